@@ -47,12 +47,8 @@ class Fated(FedAvg):
 FATES = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 
 OWN = (
-    "fedavg",
-    "method.class=tests.command_helpers.Fated",
-    "row=own",
-    "scenario=all",
-    "federation.participation=1",
-)
+    "fedavg", "method.class=tests.command_helpers.Fated", "row=own", "scenario=all", "federation.participation=1",
+)  # fmt: skip
 
 
 def command(words: Sequence[str], out: Path, forking: bool) -> None:

@@ -92,24 +92,22 @@ class OnVisitEnd(Callback):
 def collect_visits(run: Run, look: Callable[[Any], Any], phase: str | None = None) -> list[Any]:
     """A list that fills during the run with `look(result)` of each visit, of one phase or of all."""
     seen: list[Any] = []
-
-    def append(result: VisitResult) -> None:
-        if phase in (None, result.visit.phase.name):
-            seen.append(look(result))
-
-    run.loop.callbacks = [OnVisitEnd(append)]
+    run.loop.callbacks = [
+        OnVisitEnd(lambda done: seen.append(look(done)) if phase in (None, done.visit.phase.name) else None)
+    ]
     return seen
 
 
 def state(run: Run) -> dict[str, Any]:
     """The state of a run after its last completed round, without times; `same` compares it bit for bit."""
     loop = run.loop
-    timeless = [{k: v for k, v in row.items() if "seconds" not in k} for row in loop.history]
-    memories = {client: loop.client_state[client] for client in loop.client_state}
-    spent = {client: dict(counted) for client, counted in loop.accountant.releases.items()}
-    return {"server": loop.server, "memory": memories, "history": timeless} | {
-        "ledger": loop.ledger.state(), "spent": spent,
-    }  # fmt: skip
+    return {
+        "server": loop.server,
+        "memory": {client: loop.client_state[client] for client in loop.client_state},
+        "history": [{k: v for k, v in row.items() if "seconds" not in k} for row in loop.history],
+        "ledger": loop.ledger.state(),
+        "spent": {client: dict(counted) for client, counted in loop.accountant.releases.items()},
+    }
 
 
 def same(first: Any, second: Any) -> bool:
@@ -123,10 +121,10 @@ def same(first: Any, second: Any) -> bool:
 
 def apart(first: trees.Tree, second: trees.Tree) -> float:
     """Largest absolute difference between the leaves that two Trees have both."""
-    mine, theirs = (dict(trees.leaves(tree)) for tree in (first, second))
+    mine, theirs = ({str(path): leaf for path, leaf in trees.leaves(tree)} for tree in (first, second))
     both = mine.keys() & theirs.keys()
     assert both
-    return difference({str(path): mine[path] for path in both}, {str(path): theirs[path] for path in both})
+    return difference({path: mine[path] for path in both}, {path: theirs[path] for path in both})
 
 
 def difference(first: trees.Tree, second: trees.Tree) -> float:

@@ -26,7 +26,7 @@ class Wide(Spectral):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def run(tmp_path_factory):
     """A finished run: its config, record, and folder."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("api")
@@ -48,11 +48,9 @@ class TestCompose:
         expected = compose(TINY, "fedavg", words)
         assert api.compose(TINY, "fedavg", values) == api.compose(TINY, "fedavg", words) == expected
 
-    def test_rows_of_suites_are_methods_too(self):
-        config = api.compose("digits", "fedavg-byol")
-        assert (config.row, config.objective.name) == ("fedavg-byol", "byol")
-
-    def test_a_class_is_named_by_its_import_path(self):
+    def test_a_class_is_named_by_its_import_path_and_a_row_by_its_name(self):
+        row = api.compose("digits", "fedavg-byol")  # of a suite
+        assert (row.row, row.objective.name) == ("fedavg-byol", "byol")
         config = api.compose(TINY, FedExP, {"objective": Wide, "objective.mu": 3})
         words = [f"objective={__name__}.Wide", "objective.mu=3"]
         assert config == api.compose(TINY, "examples.fedexp.FedExP", words)
@@ -60,71 +58,74 @@ class TestCompose:
         assert config.method["class"] == "examples.fedexp.FedExP"
         assert config.objective == {"name": f"{__name__}.Wide", "class": f"{__name__}.Wide", "mu": 3}
 
-    @pytest.mark.parametrize(
-        ("group", "name"), [("method", "mine.FedAvg"), ("objective", "methods.objectives.simclr.SimCLR")]
-    )
-    def test_a_class_that_would_be_taken_for_a_shipped_one_is_refused(self, group, name):
-        method, overrides = (name, {}) if group == "method" else ("fedavg", {"objective": name})
-        line = f"{name} has the name of the shipped {group} .*give your class another name"
-        with pytest.raises(ConfigError, match=line):
-            api.compose(TINY, method, overrides)
-
-    def test_a_class_that_no_path_leads_to_is_refused(self):
+    def test_a_class_that_no_path_leads_to_or_that_would_be_taken_for_a_shipped_one_is_refused(self):
         class Inner(Spectral):
             pass
 
-        with pytest.raises(ConfigError, match="is within a function or a class: define it in a module or a cell"):
-            api.compose(TINY, "fedavg", {"objective": Inner})
+        own, shipped = "mine.FedAvg", "methods.objectives.simclr.SimCLR"
+        for method, overrides, line in (
+            (own, {}, f"{own} has the name of the shipped method .*give your class another name"),
+            (
+                "fedavg",
+                {"objective": shipped},
+                f"{shipped} has the name of the shipped objective .*give your class anoth",
+            ),
+            ("fedavg", {"objective": Inner}, "is within a function or a class: define it in a module or a cell"),
+        ):
+            with pytest.raises(ConfigError, match=line):
+                api.compose(TINY, method, overrides)
         with pytest.raises(ConfigError, match=r"objective.class=nowhere.Loss: No module named 'nowhere'"):
             api.run(api.compose(TINY, "fedavg", {"objective": "nowhere.Loss"}))
 
 
 class TestRun:
-    def test_its_record_is_that_of_the_folder(self, finished):
-        config, record, folder = finished
+    def test_its_record_is_that_of_the_folder_and_it_prints_nothing_unless_asked(self, run, capsys):
+        config, record, folder = run
+        assert api.folder_of(config) == folder
         assert store.read(folder / "result.json") == record
         assert record["provenance"]["config"] == identity(config)
-
-    def test_it_prints_nothing_unless_asked(self, finished, capsys):
-        config, record, _ = finished
         capsys.readouterr()
         assert api.run(config, progress=False) == record
         assert capsys.readouterr() == ("", "")
         assert api.run(config) == record
         assert "already done" in capsys.readouterr().out
 
-    def test_more_protocols(self, finished):
-        _, record, folder = finished
+    def test_more_protocols(self, run, tmp_path):
+        _, record, folder = run
         scored = api.evaluate(folder, ["geometry/v1"], progress=False)
         assert scored["scores"].keys() == record["scores"].keys() | {"geometry/v1"}
         assert store.read(folder / "result.json")["scores"] == scored["scores"]
-
-    def test_a_folder_that_is_none(self, tmp_path):
         with pytest.raises(ConfigError, match="is not a run folder"):
             api.evaluate(tmp_path)
 
-
-class TestEncoder:
-    def test_it_is_in_eval_mode_and_gives_features(self, finished):
-        _, _, folder = finished
-        encoder = api.encoder_of(folder)
+    def test_its_encoder_is_in_eval_mode_and_its_features_are_the_outputs(self, run):
+        folder = run[2]
+        features, encoder = api.features_of(folder), api.encoder_of(folder)
         assert not encoder.training
-        images = torch.rand(4, 3, 8, 8)
-        assert encoder(images).shape == (4, encoder.dim)
+        with api.opened(folder, api._display(False)) as opened, torch.no_grad():
+            images = torch.from_numpy(opened.evaluator.images.train.images[:5].copy()) / 255
+        torch.testing.assert_close(features.train_x[:5], encoder(images), rtol=1e-5, atol=1e-6)
         assert torch.equal(encoder(images), api.encoder_of(folder, name="global")(images))
+        assert (features.test_x.shape, features.num_classes) == ((len(features.test_y), encoder.dim), 3)
         with pytest.raises(ConfigError, match=r"encoder=locl.*: choose one of this run's"):
             api.encoder_of(folder, name="locl")
+
+
+def cell(source):
+    """What a cell of a notebook defines; its module has no file."""
+    linecache.cache["<cell>"] = (len(source), None, source.splitlines(True), "<cell>")
+    module = types.ModuleType("cell")
+    module.torch = torch
+    exec(compile(source, "<cell>", "exec"), module.__dict__)
+    return module
 
 
 def test_an_edited_class_of_a_notebook_is_not_taken_for_its_finished_run(tmp_path, monkeypatch):
     overrides = {"output": str(tmp_path), "data.cache": str(tmp_path / "cache"), "logger": "csv"}
 
     def run(source):
-        cell = types.ModuleType("cell")  # has no file
-        linecache.cache["<cell>"] = (len(source), None, source.splitlines(True), "<cell>")
-        exec(compile(source, "<cell>", "exec"), cell.__dict__)
-        monkeypatch.setitem(sys.modules, "cell", cell)
-        config = api.compose(TINY, "fedavg", {**overrides, "federation.rounds": 1, "objective": cell.Own})
+        monkeypatch.setitem(sys.modules, "cell", made := cell(source))
+        config = api.compose(TINY, "fedavg", {**overrides, "federation.rounds": 1, "objective": made.Own})
         return api.run(config, progress=False)
 
     source = "from methods.objectives.spectral import Spectral\nclass Own(Spectral):\n"
@@ -146,37 +147,18 @@ def test_an_edited_class_of_a_notebook_is_not_taken_for_its_finished_run(tmp_pat
     ],
 )
 def test_a_cell_with_a_decorator_or_without_functions_is_told_from_its_change(source, change):
-    def text(code):
-        cell = types.ModuleType("cell")
-        linecache.cache["<cell>"] = (len(code), None, code.splitlines(True), "<cell>")
-        exec(compile(code, "<cell>", "exec"), cell.__dict__ | {"__name__": "cell", "torch": torch}, names := {})
-        return provenance._cell(names["Own"])
-
-    assert text(source) == text(source) != text(source.replace(*change))
-    assert "_contextlib" not in text(source)
-
-
-class TestFeatures:
-    def test_they_are_the_encoders_outputs_of_the_runs_images(self, finished):
-        config, _, folder = finished
-        assert api.folder_of(config) == folder
-        features, encoder = api.features_of(folder), api.encoder_of(folder)
-        assert features.test_x.shape == (len(features.test_y), encoder.dim)
-        assert features.num_classes == 3
-        with api.opened(folder, api._display(False)) as run, torch.no_grad():
-            images = torch.from_numpy(run.evaluator.images.train.images[:5].copy()) / 255
-        torch.testing.assert_close(features.train_x[:5], encoder(images), rtol=1e-5, atol=1e-6)
+    texts = [provenance._cell(cell(each).Own) for each in (source, source, source.replace(*change))]
+    assert texts[0] == texts[1] != texts[2]
+    assert "_contextlib" not in texts[0]
 
 
 class TestRecords:
-    def test_the_committed_ones_and_those_of_a_folder(self, finished):
-        _, _, folder = finished
-        (record,) = api.load_records(folder.parents[2])
+    def test_the_committed_ones_and_those_of_a_folder(self, run):
+        (record,) = api.load_records(run[2].parents[2])
         assert record["scenario"] == "mine"
-        committed = api.load_records()
-        assert "cifar10-micro" in {record["scenario"] for record in committed}
+        assert "cifar10-micro" in {record["scenario"] for record in api.load_records()}
         with pytest.raises(RecordError, match="no such folder"):
-            api.load_records(folder / "none")
+            api.load_records(run[2] / "none")
 
     def test_a_table_has_a_row_a_run(self):
         pandas = pytest.importorskip("pandas")

@@ -17,14 +17,6 @@ THEIRS = ("datasets", "queue", "random", "wandb")
 """Names that libraries or Python have too; the user's are found after those."""
 FORMS = ("script", "package", "folder")
 
-OWN = """
-import helper
-from methods.fedavg import FedAvg
-
-
-class Own(FedAvg):
-    pass
-"""
 ANEW = """
 import sys
 del sys.path[0]
@@ -60,7 +52,9 @@ def folder(tmp_path):
     """A working folder with such scripts and packages in turn, and with modules of the user's that a config names."""
     for number, name in enumerate((*OURS, *THEIRS)):
         foreign(tmp_path, name, FORMS[number % 2])
-    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "mine.py").write_text(
+        "import helper\nfrom methods.fedavg import FedAvg\nclass Own(FedAvg):\n    pass\n"
+    )
     (tmp_path / "helper.py").write_text("")
     return tmp_path
 
@@ -68,9 +62,8 @@ def folder(tmp_path):
 def python(folder, *words):
     """What Python prints, started with these words in the folder; it ends well and imports nothing of the user's."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
+    options = {"capture_output": True, "text": True, "check": False, "timeout": 120}
+    done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "of the user" not in done.stdout + done.stderr
     return done.stdout
@@ -108,21 +101,21 @@ def test_two_ranks_and_a_resumed_run(folder):
     assert json.loads(result.read_text())["world_size"] == 2
 
 
-class TestFromPython:
-    def test_a_notebook(self, folder):
-        """The working folder is first on its path, and stays there: the rest of the path is the user's own."""
-        (folder / "beside.py").write_text("")
-        for name in THEIRS:
-            for file in (folder / f"{name}.py", folder / name / "__init__.py"):
-                file.unlink(missing_ok=True)
-        code = (
-            f"from benchmark import api; import beside, sys; config = api.compose({TINY!r}, 'fedavg', "
-            "{'method.class': 'mine.Own'}); print(config.method['class'], sys.path[0] == '')"
-        )
-        assert python(folder, "-c", code) == "mine.Own True\n"
+def test_a_notebook(folder):
+    """The working folder is first on its path, and stays there: the rest of the path is the user's own."""
+    (folder / "beside.py").write_text("")
+    for name in THEIRS:
+        for file in (folder / f"{name}.py", folder / name / "__init__.py"):
+            file.unlink(missing_ok=True)
+    code = (
+        f"from benchmark import api; import beside, sys; config = api.compose({TINY!r}, 'fedavg', "
+        "{'method.class': 'mine.Own'}); print(config.method['class'], sys.path[0] == '')"
+    )
+    assert python(folder, "-c", code) == "mine.Own True\n"
 
-    def test_a_module_that_was_imported_before_is_named(self, tmp_path):
-        (tmp_path / "eval.py").write_text("")
-        code = "import eval\ntry:\n    import benchmark\nexcept ImportError as error:\n    print(error)"
-        (line,) = python(tmp_path, "-c", code).splitlines()
-        assert line.startswith(f"a module 'eval' was imported from {tmp_path / 'eval.py'} before the suite")
+
+def test_a_module_that_was_imported_before_is_named(tmp_path):
+    (tmp_path / "eval.py").write_text("")
+    code = "import eval\ntry:\n    import benchmark\nexcept ImportError as error:\n    print(error)"
+    (line,) = python(tmp_path, "-c", code).splitlines()
+    assert line.startswith(f"a module 'eval' was imported from {tmp_path / 'eval.py'} before the suite")

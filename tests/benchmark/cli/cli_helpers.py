@@ -1,8 +1,9 @@
-"""Runs that are interrupted, and their checkpoints, for tests of commands."""
+"""Runs that are interrupted, and their checkpoints."""
 
 import os
 import signal
 
+import pytest
 import torch
 
 from benchmark.tracking.progress import Display
@@ -23,6 +24,21 @@ def interrupt(monkeypatch, visit, how):
         hook(self, loop, result)
 
     monkeypatch.setattr(Display, "on_visit_end", on_visit_end)
+
+
+def stop(experiment, round, owner=Display, moment="on_visit_end"):
+    """Executes an experiment, which is interrupted in the hook `moment` when `round` rounds are done."""
+    hook = getattr(owner, moment)
+
+    def stopping(self, loop, *arguments):
+        if loop.round == round:
+            raise KeyboardInterrupt
+        hook(self, loop, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, moment, stopping)
+        with pytest.raises(KeyboardInterrupt):
+            experiment.execute()
 
 
 def control_c():

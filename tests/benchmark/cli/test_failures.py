@@ -8,6 +8,7 @@ import re
 import shutil
 from itertools import product
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -51,14 +52,10 @@ class TestDivergence:
     ALL = ("scenario=all", "federation.participation=1")
     OVERFLOW = ("training.steps=1", "optimizer.lr=3e38", "training.batch_size=9")
 
-    def test_an_absurd_learning_rate(self, refused):
-        line = refused("run", TINY, "fedavg", "optimizer.lr=1e30", "training.epochs=3")
-        assert "the loss of client" in line
-        assert "in round 1, phase 'fit'" in line
-
     @pytest.mark.parametrize(
         ("method", "words", "line"),
         [
+            ("fedavg", ("optimizer.lr=1e30", "training.epochs=3"), "the loss of client .*"),
             # SCAFFOLD divides by the sum of a client's learning rates, here 0, and keeps the result
             ("scaffold", ("optimizer.lr=0",), "keeps is not finite"),
             # one step overflows the weights; the loss is finite. Those of `local` stay, and its reply is empty
@@ -66,7 +63,7 @@ class TestDivergence:
             ("fedavg", OVERFLOW, "what the clients replied as 'weights' is not finite"),
         ],
     )
-    def test_what_is_not_finite_under_a_finite_loss(self, refused, tmp_path, method, words, line):
+    def test_what_is_not_finite_is_named(self, refused, tmp_path, method, words, line):
         assert re.search(f"{line} in round 1, phase 'fit'.* no round is done yet", refused("run", TINY, method, *words))
         assert not list(tmp_path.rglob("state.pt"))
 
@@ -84,23 +81,18 @@ class TestDivergence:
 
     def test_one_row_each_stops_for_its_data_its_images_and_its_loss(self, call, tmp_path):
         """A suite goes on past an impossible partition, a corrupt image and a divergence."""
-        for name, split, label in product(("sound", "broken"), ("train", "test"), "ab"):
-            folder = tmp_path / "data" / name / split / label
-            folder.mkdir(parents=True)
-            for index in range(40):
-                image = np.random.default_rng(index).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-                Image.fromarray(image).save(folder / f"{index}.png")
+        for name, split, label, index in product(("sound", "broken"), ("train", "test"), "ab", range(40)):
+            file = tmp_path / "data" / name / split / label / f"{index}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            image = np.random.default_rng(index).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(image).save(file)
         corrupt = tmp_path / "data" / "broken" / "train" / "b" / "3.png"
         corrupt.write_bytes(corrupt.read_bytes()[:40])
         images = {"name": "sound", "root": f"{tmp_path}/data"}
         scenario = tmp_path / "four.yaml"
         scenario.write_text(yaml.safe_dump({**yaml.safe_load(Path(TINY).read_text()), "data": images}))
-        rows = [
-            "fedavg row=good",
-            "fedavg row=impossible partition.min_size=400",
-            "fedavg row=corrupt data.name=broken",
-            "fedavg row=diverges optimizer.lr=1e30",
-        ]
+        rows = ["fedavg row=good", "fedavg row=impossible partition.min_size=400"]
+        rows += ["fedavg row=corrupt data.name=broken", "fedavg row=diverges optimizer.lr=1e30"]
         suite = tmp_path / "suite.yaml"
         suite.write_text(yaml.safe_dump({"scenarios": [f"{scenario} scenario=four"], "methods": rows, "seeds": [0]}))
         code, out, err = call("run", f"suite={suite}")
@@ -118,11 +110,11 @@ class TestDivergence:
         line = refused("run", TINY, "fedavg", *overrides)
         assert "the loss of client 1 became nan in round 2, phase 'fit'" in line
         state = checkpoint(folder)
-        assert state["round"] == len(state["history"]) == 1
-        assert len((folder / "rounds.jsonl").read_text().splitlines()) == 1
+        lines = (folder / "rounds.jsonl").read_text().splitlines()
+        assert state["round"] == len(state["history"]) == len(lines) == 1
         assert call("run", TINY, "fedavg", "row=good", *self.ALL)[0] == 0
-        good = [json.loads(row) for row in (folder.parents[1] / "good/seed0/rounds.jsonl").read_text().splitlines()]
-        assert state["history"][0]["loss"] == good[0]["loss"]
+        good = (folder.parents[1] / "good/seed0/rounds.jsonl").read_text().splitlines()
+        assert state["history"][0]["loss"] == json.loads(good[0])["loss"]
         assert line == refused("run", TINY, "fedavg", *overrides)
         assert same(checkpoint(folder)["server"], state["server"])
 
@@ -154,9 +146,8 @@ class TestOneRunAFolder:
         (tmp_path / "call").write_text("")
         code, _, err = call("run", TINY, "scaffold", *overrides)
         assert code == 0, err
-        lines = (tmp_path / "call").read_text().splitlines()
-        assert len(lines) == 2
-        assert set(lines) == {f"{EX_TEMPFAIL} is being used by another process"}
+        line = f"{EX_TEMPFAIL} is being used by another process"
+        assert (tmp_path / "call").read_text().splitlines() == [line] * 2
         folder = tmp_path / "runs" / "tiny" / "own" / "seed0"
         assert call("evaluate", str(folder), "trust=true")[0] == 0
         assert checkpoint(folder)["round"] == 3
@@ -190,9 +181,7 @@ class TestOneRunAFolder:
         assert {file: file.read_bytes() for file in first.folder.rglob("*") if file.is_file()} == before
 
     def test_a_file_system_without_locks(self, call, monkeypatch):
-        def unknown(*_):
-            raise OSError(38, "Function not implemented")
-
+        unknown = Mock(side_effect=OSError(38, "Function not implemented"))
         monkeypatch.setattr("benchmark.experiment.lock.fcntl.flock", unknown)
         assert call("run", TINY, "fedavg", "federation.rounds=1")[0] == 0
 
@@ -229,11 +218,10 @@ class TestTwoRanks:
         job = Job(tmp_path, "devices=2", words=[f"suite={suite}", "federation.rounds=2", "scenario=short"])
         assert job.end(120) == [2], job.out.read_text()
         printed = job.out.read_text()
-        assert "Traceback" not in printed
-        assert printed.count("short broken seed 0: stopped: ") == 1
-        assert printed.count("short scaffold seed 0: knn/v1") == 1
-        assert printed.count("seconds") == 1  # the heading of a column of the board
-        assert printed.count("error: ") == 1
+        once = ("short broken seed 0: stopped: ", "short scaffold seed 0: knn/v1", "seconds", "error: ")  # of the board
+        assert {words: printed.count(words) for words in ("Traceback", *once)} == {"Traceback": 0} | dict.fromkeys(
+            once, 1
+        )
         assert store.read(tmp_path / "runs" / "short" / "scaffold" / "seed0" / "result.json")["world_size"] == 2
 
     def test_an_error_of_the_second_rank_is_an_error_of_the_run(self, tmp_path):
@@ -241,6 +229,5 @@ class TestTwoRanks:
         job = Job(tmp_path, "devices=2", words=[TINY, "fedavg", *own])
         assert job.end(120) == [2], job.out.read_text()
         (line,) = job.errors
-        assert line.startswith("error: ")
-        assert "replied with extra, which phase 'fit' does not declare" in line
+        assert re.match("error: .*replied with extra, which phase 'fit' does not declare", line)
         assert "Traceback" not in job.out.read_text()

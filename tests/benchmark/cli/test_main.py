@@ -33,6 +33,8 @@ class TestWords:
         assert re.fullmatch(r"fulcrum [\d.]+(, commit [0-9a-f]{40}[+]?)?\n", out)
 
 
+VISION = "{class: methods.networks.torchvision"
+ALIGNED = "method.addons='[{class: methods.lwfedssl.RepresentationAlignment}]' row=x"
 RUNS = [
     ("fedvag", "unknown method 'fedvag' (did you mean 'fedavg'?)"),
     ("", "usage: python -m benchmark run SCENARIO METHOD"),
@@ -70,14 +72,11 @@ RUNS = [
     ("fedavg heads.projector=128", "heads.projector=128: methods.objectives"),
     ("fedavg encoder.widths=[0,8]", "give whole numbers of at least 1"),
     ("fedavg encoder='{class: torchvision.models.resnet18}'", "without `dim`"),
+    (f"fedavg encoder='{VISION}, name: resnet8}}'", "of this name: did you mean resnet18"),
+    (f"fedavg encoder='{VISION}}}'", "required keyword-only argument: 'na"),
     (
-        "fedavg encoder='{class: methods.networks.torchvision, name: resnet8}'",
-        "torchvision has no model of this name: did you mean resnet18",
-    ),
-    ("fedavg encoder='{class: methods.networks.torchvision}'", "required keyword-only argument: 'na"),
-    (
-        "fedavg encoder='{class: methods.networks.torchvision, name: resnet18, image_size: 64}'",
-        "encoder.image_size=64: the run's images have a side of 8 pixels",
+        f"fedavg encoder='{VISION}, name: resnet18, image_size: 64}}'",
+        "encoder.image_size=64: the run's images have a sid",
     ),
     ("fedavg encoder.name=resnet18", "unknown key 'encoder.name'"),
     ("fedavg data.root=~nobody-here/x", "data.root=~nobody-here/x: there is no such user"),
@@ -87,14 +86,8 @@ RUNS = [
     ("scaffold optimizer.momentum=1", "optimizer.momentum=1: SCAFFOLD needs it below 1"),
     ("fedx objective=supervised", "which Supervised has not"),
     ("fedprox-fedx objective=supervised", "which Supervised has not"),
-    (
-        "fedx objective=dino objective.local_views=2",
-        "FedX compares the embeddings of an image's two views, which DINO has not: set objective.local_views=0",
-    ),
-    (
-        "lwfedssl objective=dino objective.local_views=2",
-        "which DINO has not: set method.alignment=0, or set objective.local_views=0",
-    ),
+    ("fedx objective=dino objective.local_views=2", "two views, which DINO has not: set objective.local_views=0"),
+    ("lwfedssl objective=dino objective.local_views=2", "not: set method.alignment=0, or set objective.local_views=0"),
     ("lwfedssl method.stays=[projector]", "the server would calibrate with one that nobody"),
     ("fedu-fedx method.addons.0.temperature=0.2", "give the whole list, method.addons='[{class"),
     ("fedx method.local_relation=-1", "method.local_relation=-1: give a number of at least 0"),
@@ -103,19 +96,10 @@ RUNS = [
     ("untrained server_optimizer.class=methods.server.Adam", "would change nothing"),
     ("fedavg server_optimizer.lr=1", "methods.server.Adam or methods.server.Yogi"),
     ("local federation.batch_norm=recalibrate", "needs a method with one global encoder"),
-    (
-        "fedavg encoder.norm=group heads.head_norm=false federation.batch_norm=recalibrate",
-        "no network here has BatchNorm",
-    ),
+    ("fedavg encoder.norm=group heads.head_norm=false federation.batch_norm=recalibrate", "no network here has BatchN"),
     ("fedavg objective=swav objective.keep_queue=false", "there is no queue: set objective.queue_size"),
-    (
-        "local method.addons='[{class: methods.lwfedssl.RepresentationAlignment}]' row=x",
-        "the received encoder, and Local sends none",
-    ),
-    (
-        "fedavg method.addons='[{class: methods.lwfedssl.RepresentationAlignment}]' row=x method.stays=[encoder]",
-        "has to send the encoder",
-    ),
+    (f"local {ALIGNED}", "the received encoder, and Local sends none"),
+    (f"fedavg {ALIGNED} method.stays=[encoder]", "has to send the encoder"),
     ("fedavg encoder.norm=layer", "choose batch or group"),
     ("fedavg evaluation.protocols=[knn/v9]", "unknown protocol 'knn/v9'"),
     ("fedavg evaluation.protocols=[transfer-nosuch/v1]", "nosuch"),
@@ -125,7 +109,7 @@ RUNS = [
     ("fedavg evaluation.best_on_test=geometry/v1", "an accuracy of features"),
     (
         "fedavg objective=supervised evaluation.protocols=[projected/v1]",
-        "projected/v1: it scores the outputs of a projector, and there is none",
+        "projected/v1: it scores the outputs of a proj",
     ),
     ("fedavg schedule.name=step schedule.gamma=-1", "schedule.gamma=-1.0: give a number"),
     ("fedavg schedule.gamma=0.5", "schedule.gamma: it belongs to schedule.name=step, not cosine"),
@@ -179,13 +163,12 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("words", "line"),
         [*((f"run TINY {words}", line) for words, line in RUNS), *COMMANDS],
-        ids=[words for words, _ in (*RUNS, *COMMANDS)],
     )
     def test_one_line_and_exit_code_2(self, refused, words, line):
         assert line in refused(*shlex.split(words.replace("TINY", TINY).replace("ROOT", str(ROOT))))
 
     def test_a_number_is_a_name(self, call, tmp_path):
-        assert call("run", TINY, "fedavg", "row=1", "scenario=2")[0] == 0
+        assert call("run", TINY, "fedavg", "row=1", "scenario=2", "federation.rounds=1")[0] == 0
         assert (tmp_path / "runs" / "2" / "1" / "seed0" / "result.json").exists()
 
     @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "SLURM_NTASKS"])
@@ -217,8 +200,7 @@ class TestMistakes:
         (tmp_path / "config.yaml").write_bytes(content)
         line = refused("resume", str(tmp_path))
         assert refused("evaluate", str(tmp_path)) == line
-        assert f"{tmp_path}/config.yaml is not a run's config" in line
-        assert "method.class" not in line
+        assert (f"{tmp_path}/config.yaml is not a run's config" in line, "method.class" in line) == (True, False)
 
     def test_a_full_disk_names_the_folder_and_keeps_the_last_round(self, call, tmp_path):
         """A limit on the size of files stands for the disk."""
@@ -234,8 +216,8 @@ class TestMistakes:
         assert err.startswith(f"error: {folder}: File too large: free some space")
         assert call("run", TINY, "scaffold")[0] == 0
 
+    @pytest.mark.usefixtures("folder")
     def test_a_finished_run_advises_no_command_that_fails(self, call, refused):
-        assert call("run", TINY, "fedavg")[0] == 0
         assert "unknown protocol 'nope/v1'" in refused("run", TINY, "fedavg", "evaluation.protocols=[nope/v1]")
         code, out, _ = call("run", TINY, "fedavg", "evaluation.protocols=[semi-orchestra/v2]")
         assert (code, "public.share" in out, "python -m benchmark evaluate" in out) == (0, True, False)
@@ -245,46 +227,38 @@ class TestMistakes:
         assert "accelerator=cuda" in refused("run", TINY, "fedavg", "accelerator=cuda")
 
     def test_a_missing_dataset_says_where_it_looked_and_how_to_get_it(self, refused, tmp_path):
-        scenario = tmp_path / "mine.yaml"
-        scenario.write_text(yaml.safe_dump({"data": {"name": "cifar10", "root": str(tmp_path / "data")}}))
-        line = refused("run", str(scenario), "fedavg")
-        assert str(tmp_path / "data" / "cifar10") in line
-        assert "data.download=true" in line
-        assert "data.root=" in line
+        line = refused("run", TINY, "fedavg", "data.name=cifar10", f"data.root={tmp_path / 'data'}")
+        for word in (str(tmp_path / "data" / "cifar10"), "data.download=true", "data.root="):
+            assert word in line
 
     def test_a_batch_no_client_can_fill(self, refused, call):
         """A batch size above every client is refused only for losses that compare the images of a batch."""
         line = refused("run", TINY, "fedavg", "training.batch_size=64")
-        assert "the largest holds 33 images" in line
-        assert "training.batch_size<=33" in line
-        assert call("run", TINY, "fedavg", "training.batch_size=64", "objective=byol")[0] == 0
-        assert call("run", TINY, "fedavg", "training.batch_size=33", "federation.rounds=1")[0] == 0
+        assert re.search("the largest holds 33 images.* training.batch_size<=33", line)
+        for words in (("training.batch_size=64", "objective=byol"), ("training.batch_size=33",)):
+            assert call("run", TINY, "fedavg", *words, "federation.rounds=1")[0] == 0
 
     def test_a_run_is_resumed_as_it_is(self, folder, refused, call):
-        line = refused("resume", str(folder), "optimizer.lr=0.5")
-        assert "optimizer.lr: 0.05 -> 0.5" in line
+        assert "optimizer.lr: 0.05 -> 0.5" in refused("resume", str(folder), "optimizer.lr=0.5")
         assert call("resume", str(folder), "threads=1")[0] == 0
 
-    def test_a_changed_checkpoint_or_config_file(self, refused, call, tmp_path):
-        folder = tmp_path / "runs" / "tiny" / "fedavg" / "seed0"
-        assert call("run", TINY, "fedavg")[0] == 0
+    def test_a_changed_checkpoint_or_config_file(self, folder, refused, call):
         (folder / "result.json").unlink()
-        written = yaml.safe_load((folder / "config.yaml").read_text())
-        (folder / "config.yaml").write_text(yaml.safe_dump(written | {"seed": 5}))
+        file, checkpoint = folder / "config.yaml", folder / "checkpoint" / "state.pt"
+        written, saved = yaml.safe_load(file.read_text()), checkpoint.read_bytes()
+        file.write_text(yaml.safe_dump(written | {"seed": 5}))
         assert "another config" in refused("resume", str(folder))
-        (folder / "config.yaml").write_text(yaml.safe_dump(written))
-        checkpoint = folder / "checkpoint" / "state.pt"
-        saved = checkpoint.read_bytes()
+        file.write_text(yaml.safe_dump(written))
         checkpoint.write_bytes(b"broken")
         assert "cannot be read" in refused("resume", str(folder))
-        (folder / "config.yaml").write_text("seed: [1")
+        file.write_text("seed: [1")
         line = refused("resume", str(folder))
         assert "config.yaml is not a run's config: it is not valid YAML: line " in line
         assert line.count("config.yaml") == 1
-        (folder / "config.yaml").unlink()
+        file.unlink()
         checkpoint.write_bytes(saved)
         assert call("run", TINY, "fedavg")[0] == 0  # the advice
-        assert yaml.safe_load((folder / "config.yaml").read_text()) == written
+        assert yaml.safe_load(file.read_text())["method"] == written["method"]
 
 
 class TestInterruption:
@@ -301,67 +275,54 @@ class TestInterruption:
         assert call(*(("run", TINY, "ssd", "accelerator=cpu") if again == "run" else ("resume", str(folder))))[0] == 0
         resumed, uninterrupted = checkpoint(folder), checkpoint(whole)
         assert resumed["round"] == 3
-        for key in ("server", "memory", "ledger"):
-            assert same(resumed[key], uninterrupted[key])
-        results = [store.read(run_folder / "result.json") for run_folder in (folder, whole)]
-        assert results[0]["scores"] == results[1]["scores"]
-        assert results[0]["bytes"] == results[1]["bytes"]
+        assert all(same(resumed[key], uninterrupted[key]) for key in ("server", "memory", "ledger"))
+        records = [store.read(run_folder / "result.json") for run_folder in (folder, whole)]
+        assert all(records[0][key] == records[1][key] for key in ("scores", "bytes"))
 
 
 class TestTime:
     """`minutes` ends a command before a round that would end too late."""
 
-    @pytest.fixture
-    def short(self, monkeypatch):
-        """A function that lets the deadline pass after the given number of rounds."""
+    @staticmethod
+    def end_after(patch, rounds):
+        """Lets the deadline pass after so many rounds."""
+        check = FederatedLoop.check_deadline
 
-        def ends(rounds):
-            check = FederatedLoop.check_deadline
+        def check_deadline(loop, deadline, seconds):
+            check(loop, 0.0 if loop.round == rounds else deadline, seconds)
 
-            def check_deadline(loop, deadline, seconds):
-                check(loop, 0.0 if loop.round == rounds else deadline, seconds)
+        patch.setattr(FederatedLoop, "check_deadline", check_deadline)
 
-            monkeypatch.setattr(FederatedLoop, "check_deadline", check_deadline)
-
-        return ends
-
-    def test_the_same_command_goes_on(self, call, tmp_path, monkeypatch, short):
+    def test_the_same_command_goes_on(self, call, tmp_path, monkeypatch):
         words = ("run", TINY, "scaffold", "evaluation.every=1")
         assert call(*words, where="whole")[0] == 0
-        folder = tmp_path / "runs" / "tiny" / "scaffold" / "seed0"
-        with monkeypatch.context():
-            short(2)
+        folder, whole = (tmp_path / where / "tiny" / "scaffold" / "seed0" for where in ("runs", "whole"))
+        with monkeypatch.context() as patch:
+            self.end_after(patch, 2)
             code, _, err = call(*words, "minutes=10")
         assert code == EX_TEMPFAIL
-        assert err.startswith(
+        line = (
             "time is up: tiny scaffold seed 0: 2 of 3 rounds are done, the next would not end in time; every finished"
         )
+        assert err.startswith(line)
         early = store.read(folder / "partial.json")
-        assert early["rounds"] == {"done": 2, "planned": 3}
-        assert early["scores"] == {}
+        assert (early["rounds"], early["scores"]) == ({"done": 2, "planned": 3}, {})
         assert [point["round"] for point in early["curve"]] == [1, 2]
-        monkeypatch.undo()
         assert call(*words, "minutes=10")[0] == 0
         assert not (folder / "partial.json").exists()
-        resumed, uninterrupted = (
-            store.read(tmp_path / where / "tiny/scaffold/seed0/result.json") for where in ("runs", "whole")
-        )
-        assert (resumed["scores"], resumed["bytes"]) == (uninterrupted["scores"], uninterrupted["bytes"])
+        records = [store.read(run_folder / "result.json") for run_folder in (folder, whole)]
+        assert all(records[0][key] == records[1][key] for key in ("scores", "bytes"))
 
     def test_no_round_begins_that_would_end_too_late(self, call):
         code, _, err = call("run", TINY, "fedavg", "minutes=0")
-        assert code == EX_TEMPFAIL
-        assert "0 of 3 rounds" in err
+        assert (code, "0 of 3 rounds" in err) == (EX_TEMPFAIL, True)
 
-    def test_what_is_not_yet_over_can_be_taken_onto_a_board(self, call, tmp_path, short):
-        short(2)
+    def test_what_is_not_yet_over_can_be_taken_onto_a_board(self, call, tmp_path, monkeypatch):
+        self.end_after(monkeypatch, 2)
         assert call("run", TINY, "fedavg", "minutes=10")[0] == EX_TEMPFAIL
-        folder = tmp_path / "boards"
-        code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")
-        assert code == 0
-        assert "1 run in" in out
-        assert "1 of them not over" in out
-        assert "Left out: fedavg, seed 0, 2 of 3 rounds." in (folder / "README.md").read_text()
+        code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={tmp_path / 'boards'}")
+        assert (code, "1 run in" in out, "1 of them not over" in out) == (0, True, True)
+        assert "Left out: fedavg, seed 0, 2 of 3 rounds." in (tmp_path / "boards" / "README.md").read_text()
 
 
 class TestOurMistakes:

@@ -23,9 +23,8 @@ def test_seed_by_seed(tmp_path):
     name = written(tmp_path, scenarios=[TINY], seeds=[0, 1], methods=["fedavg", "ssd method.alpha=5"])
     configs = suite(name, {}, ["training.epochs=2"])
     assert {config.training.epochs for config in configs} == {2}
-    assert [(config.row, config.seed) for config in configs] == [
-        ("fedavg", 0), ("ssd+alpha=5", 0), ("fedavg", 1), ("ssd+alpha=5", 1),
-    ]  # fmt: skip
+    rows = [(config.row, config.seed) for config in configs]
+    assert rows == [("fedavg", 0), ("ssd+alpha=5", 0), ("fedavg", 1), ("ssd+alpha=5", 1)]
     assert len({folder(config) for config in configs}) == 4
 
 
@@ -81,35 +80,32 @@ def by_name(scenario, name, *overrides):
 def test_every_row_of_a_suite_is_found_by_its_name(scenario):
     for config in suite(scenario, {"seeds": 0}, []):
         named = by_name(scenario, config.row)
-        assert named.row == config.row
-        assert identity(named) == identity(config)
+        assert (named.row, identity(named)) == (config.row, identity(config))
 
 
 def test_a_method_and_an_objective_are_a_row_without_a_suite():
     assert row_line("digits", "fedprox-byol") == ["fedprox", "objective=byol"]
-    assert row_line("digits", "fedprox-nosuch") == ["fedprox-nosuch"]
-    assert row_line("digits", "fedu-fedx") == ["fedu-fedx"]  # a method of its own
-    assert row_line("digits", "mine.yaml") == ["mine.yaml"]
+    for name in ("fedprox-nosuch", "fedu-fedx", "mine.yaml"):  # the second is a method of its own
+        assert row_line("digits", name) == [name]
+    (config,) = suite("digits", {"methods": "fedprox-byol", "seeds": 0}, [])  # which does not list it
+    assert (config.row, config.objective["name"]) == ("fedprox-byol", "byol")
 
 
 def test_a_changed_row_does_not_have_the_name_of_the_shipped_one():
-    assert by_name("cifar10-micro", "ssd-pd", "method.alpha=7").row == "ssd-pd+alpha=7"
-    assert by_name("cifar10-micro", "ssd-pd", "method.dsr_weight=0.5").row == "ssd-pd+dsr_weight=0.5"
-    assert by_name("cifar10-micro", "ssd-pd", "method.alpha=7", "row=mine").row == "mine"
+    for overrides, row in {
+        ("method.alpha=7",): "ssd-pd+alpha=7",
+        ("method.dsr_weight=0.5",): "ssd-pd+dsr_weight=0.5",
+        ("method.alpha=7", "row=mine"): "mine",
+    }.items():
+        assert by_name("cifar10-micro", "ssd-pd", *overrides).row == row
     assert by_name("cifar10-micro", "ssd-pd", "partition.alpha=1").scenario == "cifar10-micro+partition.alpha=1"
     changed, *_ = suite("ssd", {"methods": "ssd-pd", "seeds": 0}, ["method.alpha=7"])
     assert changed.row == "ssd-pd+alpha=7"
 
 
-def test_a_suite_takes_names_of_rows_that_it_does_not_list():
-    (config,) = suite("digits", {"methods": "fedprox-byol", "seeds": 0}, [])
-    assert (config.row, config.objective["name"]) == ("fedprox-byol", "byol")
-
-
 def test_tune_takes_the_name_of_a_row():
     grid = parse_grid("cifar10-micro", "ssd-pd", ["optimizer.lr=0.01,0.02"])
-    assert grid.base.row == "ssd-pd"
-    assert grid.base.method["dsr_weight"] == 0
+    assert (grid.base.row, grid.base.method["dsr_weight"]) == ("ssd-pd", 0)
     assert [config.row for config in grid.configs] == ["ssd-pd+optimizer.lr=0.01", "ssd-pd+optimizer.lr=0.02"]
 
 
@@ -118,8 +114,8 @@ def test_a_name_of_several_rows_is_refused_unless_one_is_of_this_scenario(monkey
     for stem, scenario, alpha in (("one", "digits", 1), ("two", "cifar10-micro", 2)):
         lines = {"scenarios": [scenario], "methods": [f"ssd method.alpha={alpha} row=mine"], "seeds": [0]}
         (tmp_path / "suite" / f"{stem}.yaml").write_text(yaml.safe_dump(lines))
-    (tmp_path / "method").symlink_to(files.CONFIGS / "method")
-    (tmp_path / "objective").symlink_to(files.CONFIGS / "objective")
+    for group in ("method", "objective"):
+        (tmp_path / group).symlink_to(files.CONFIGS / group)
     monkeypatch.setattr(files, "CONFIGS", tmp_path)
     assert row_line("digits", "mine") == ["ssd", "method.alpha=1", "row=mine"]
     with pytest.raises(ConfigError, match=r"'mine' is the name of several rows: .*\(suite one\); .*\(suite two\)"):

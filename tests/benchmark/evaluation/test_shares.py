@@ -1,5 +1,8 @@
 """Replies watched client by client: class shares are found in them, masks hide them, the run does not change."""
 
+import copy
+from unittest.mock import Mock
+
 import pytest
 import torch
 
@@ -7,7 +10,6 @@ from benchmark.errors import ConfigError, DivergedError
 from benchmark.evaluation.inversion import observe_step, step_unavailable
 from benchmark.evaluation.shares import as_vector, observe_replies
 from benchmark.federation.loop import FederatedLoop
-from datamodules.federated import FederatedDataModule
 from eval.features import EvalError
 from eval.shares import shares
 from methods import trees
@@ -17,8 +19,9 @@ EVERYONE = "federation.participation=1"
 SKEWED = ("partition.name=dirichlet", "partition.alpha=0.2", "data.options={examples: 300, classes: 3}", EVERYONE)
 
 
-def observed(tmp_path, method, *overrides):
-    run = run_helpers.train_run(tmp_path, method, *overrides)
+def observed(method, *overrides):
+    """A run that others may share, and what the server sees of its last round."""
+    run = run_helpers.trained(method, *overrides)
     return run, observe_replies(run.loop, run.data)()
 
 
@@ -35,8 +38,8 @@ def observed(tmp_path, method, *overrides):
         ("fedu2", {"delta", "running"}),
     ],
 )
-def test_every_client_of_the_cohort_is_seen_beside_one_of_each_class(method, entries, tmp_path):
-    run, seen = observed(tmp_path, *method.split(), EVERYONE)
+def test_every_client_of_the_cohort_is_seen_beside_one_of_each_class(method, entries):
+    run, seen = observed(*method.split(), EVERYONE)
     assert set(seen.replies) == set(seen.references) == entries
     clients = len(run.loop.cohort(0))
     for entry in entries:
@@ -47,19 +50,17 @@ def test_every_client_of_the_cohort_is_seen_beside_one_of_each_class(method, ent
     assert shares(seen)[0].keys() >= {"distance", "distance_blind"}
 
 
-def test_fedscs_matrices_are_the_mix_of_their_classes(tmp_path):
+def test_fedscs_matrices_are_the_mix_of_their_classes():
     """R is a mean over images: that of a client is nearly the mix of the matrices of its classes."""
-    _, seen = observed(tmp_path, "fedsc", *SKEWED)
-    scores, _ = shares(seen)
+    scores, noisy = (shares(observed("fedsc", *SKEWED, *more)[1])[0] for more in ((), ("method.sigma=1",)))
     assert scores["distance_R"] < 0.5 * scores["distance_blind"]
-    _, noisy = observed(tmp_path / "noisy", "fedsc", *SKEWED, "method.sigma=1")
-    assert shares(noisy)[0]["distance_R"] > scores["distance_R"]
+    assert noisy["distance_R"] > scores["distance_R"]
 
 
-def test_what_the_client_was_sent_is_taken_off(tmp_path):
+def test_what_the_client_was_sent_is_taken_off():
     """At learning rate 0 weights without BatchNorm do not move."""
     words = ("optimizer.lr=0", "optimizer.momentum=0", "encoder.norm=group", "heads.head_norm=false", EVERYONE)
-    _, seen = observed(tmp_path, "fedavg", *words)
+    _, seen = observed("fedavg", *words)
     assert not seen.replies["weights"].any()
     with pytest.raises(EvalError, match="nothing but zeros"):
         shares(seen)
@@ -73,44 +74,33 @@ def test_rows_count_by_their_mean_product():
     assert torch.equal(as_vector({"w": rows, "n": torch.tensor(3)}, {"w": rows}, is_rows=False), torch.zeros(4))
 
 
-def test_masked_entries_are_not_seen(tmp_path):
-    _, seen = observed(tmp_path, "fedsc", EVERYONE, "privacy.secure_sums=true")
+def test_masked_entries_are_not_seen():
+    _, seen = observed("fedsc", EVERYONE, "privacy.secure_sums=true")
     assert set(seen.replies) == {"R"}
 
 
 CASES = [
-    ("fedavg", "objective=protocl"),
-    ("fedavg", "method.stays=[projector]"),
-    ("fedema",),
-    ("fedsc",),
-    ("ssd",),
-    ("fedavg", "federation.batch_norm=local"),
-    ("fedavg", "compression.name=top-k", "compression.share=0.1"),
+    *("fedema", "fedsc", "ssd", "fedavg objective=protocl", "fedavg method.stays=[projector]"),
+    *("fedavg federation.batch_norm=local", "fedavg compression.name=top-k compression.share=0.1"),
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=" ".join)
+@pytest.mark.parametrize("case", CASES)
 def test_the_run_is_left_as_it_was_and_after_resuming_the_same_is_seen(case, tmp_path):
     """Not only its state: the next round of the watched run is that of a run that nobody watched."""
-    run = run_helpers.train_run(tmp_path / "a", *case)
-    before = run_helpers.state(run)
-    before = {**before, "server": trees.clone(before["server"])}
+    run = run_helpers.train_run(tmp_path / "a", *case.split())
+    before = copy.deepcopy(run_helpers.state(run))
     first = observe_replies(run.loop, run.data)()
-    observe_step_of(run)
-    assert run_helpers.same(run_helpers.state(run), before)
-    assert {file.name for file in run.loop.client_state.folder.parent.iterdir()} <= {"memory", "state.pt"}
-    again = run_helpers.build_run(tmp_path / "a", *case)
-    again.loop.restore()
-    second = observe_replies(again.loop, again.data)()
-    for entry, replies in first.replies.items():
-        assert torch.equal(replies, second.replies[entry])
-        assert torch.equal(first.references[entry], second.references[entry])
-    assert run_helpers.same(next_replies(run), next_replies(again))
-
-
-def observe_step_of(run):
     if step_unavailable(run.loop) is None:
         observe_step(run.loop, run.data, images=3)()
+    assert run_helpers.same(run_helpers.state(run), before)
+    assert {file.name for file in run.loop.client_state.folder.parent.iterdir()} <= {"memory", "state.pt"}
+    again = run_helpers.build_run(tmp_path / "a", *case.split())
+    again.loop.restore()
+    second = observe_replies(again.loop, again.data)()
+    assert run_helpers.same(first.replies, {entry: second.replies[entry] for entry in first.replies})
+    assert run_helpers.same(first.references, {entry: second.references[entry] for entry in first.references})
+    assert run_helpers.same(next_replies(run), next_replies(again))
 
 
 def next_replies(run):
@@ -125,8 +115,8 @@ def next_replies(run):
     return sent
 
 
-def test_what_is_seen_are_the_replies_of_the_last_round(tmp_path):
-    run, seen = observed(tmp_path, "fedavg", "objective=protocl", EVERYONE)
+def test_what_is_seen_are_the_replies_of_the_last_round():
+    run, seen = observed("fedavg", "objective=protocl", EVERYONE)
     start = run.loop.server["weights"]
     sent = next_replies(run)
     for row, client in enumerate(sorted(client for _, client in sent)):
@@ -134,43 +124,38 @@ def test_what_is_seen_are_the_replies_of_the_last_round(tmp_path):
         torch.testing.assert_close(seen.replies["weights"][row], expected, atol=0, rtol=0)
 
 
-def test_the_servers_own_clients_have_random_numbers_of_their_own(tmp_path):
+def test_the_servers_own_clients_have_random_numbers_of_their_own():
     """With noise far above the matrices, a client's looks like that of no class."""
-    _, seen = observed(tmp_path, "fedsc", EVERYONE, "method.sigma=100")
+    _, seen = observed("fedsc", EVERYONE, "method.sigma=100")
     cosines = torch.nn.functional.cosine_similarity(seen.replies["R"][:, None], seen.references["R"][None], dim=2)
     assert cosines.abs().max() < 0.9
 
 
 @pytest.mark.parametrize("method", ["ssd", "fedsc", "fedema", "orchestra method.server_steps=5"])
-def test_fewer_clients_than_classes_and_a_single_round(method, tmp_path):
-    _, seen = observed(tmp_path, *method.split(), "partition.clients=2", "federation.rounds=1", EVERYONE)
+def test_fewer_clients_than_classes_and_a_single_round(method):
+    _, seen = observed(*method.split(), "partition.clients=2", "federation.rounds=1", EVERYONE)
     for entry, references in seen.references.items():
-        assert len(references) == 3
-        assert len(seen.replies[entry]) == 2
+        assert (len(references), len(seen.replies[entry])) == (3, 2)
         assert len({tuple(row.tolist()) for row in references}) == 3
 
 
-def test_clients_count_that_sent_all_entries(tmp_path):
+def test_clients_count_that_sent_all_entries():
     """In FedSC's first round all clients send their matrices, and the cohort its weights."""
-    run, seen = observed(tmp_path, "fedsc", "federation.rounds=1", "federation.participation=0.5")
+    run, seen = observed("fedsc", "federation.rounds=1", "federation.participation=0.5")
     assert set(seen.replies) == {"R", "weights"}
     assert len(seen.replies["R"]) == len(run.loop.cohort(0)) == 2
 
 
-def test_a_client_of_the_servers_that_diverges_costs_this_score_alone(tmp_path, monkeypatch):
-    run = run_helpers.train_run(tmp_path, "fedavg")
-
-    def diverge(*arguments):
-        raise DivergedError("the loss of client 0 is nan")
-
-    monkeypatch.setattr("benchmark.federation.loop.check_visit", diverge)
+def test_a_client_of_the_servers_that_diverges_costs_this_score_alone(monkeypatch):
+    run, error = run_helpers.trained("fedavg"), DivergedError("the loss of client 0 is nan")
+    monkeypatch.setattr("benchmark.federation.loop.check_visit", Mock(side_effect=error))
     with pytest.raises(EvalError, match="shares: the loss of client 0 is nan"):
         observe_replies(run.loop, run.data)()
 
 
-def test_the_server_does_not_distil(tmp_path, monkeypatch):
+def test_the_server_does_not_distil(monkeypatch):
     """What it does after the last reply is not needed."""
-    run = run_helpers.train_run(tmp_path, "flesd", "method.distil_epochs=1", "federation.rounds=1")
+    run = run_helpers.trained("flesd", "method.distil_epochs=1", "federation.rounds=1")
     played, run_phase = [], FederatedLoop.run_phase
 
     def watched(self, phase, *arguments):
@@ -182,30 +167,28 @@ def test_the_server_does_not_distil(tmp_path, monkeypatch):
     assert played == ["fit", "infer"] * 2
 
 
+HALF = "{narrow: {clients: [0, 1], class: methods.networks.convnet, widths: [4, 8], strides: [2, 2]}}"
+
+
 @pytest.mark.parametrize(
-    ("case", "reason"),
+    ("method", "override", "reason"),
     [
-        (("local",), "the server sees no reply of a single client of Local"),
-        (("fedavg", "privacy.secure_sums=true"), "the server sees no reply of a single client of FedAvg"),
-        (("flesd", "federation.encoders=HALF"), "clients have several architectures"),
+        ("local", "seed=0", "the server sees no reply of a single client of Local"),
+        ("fedavg", "privacy.secure_sums=true", "the server sees no reply of a single client of FedAvg"),
+        ("flesd", f"federation.encoders={HALF}", "clients have several architectures"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_shows_no_single_reply_is_refused_before_the_run(case, reason, tmp_path):
-    method, *words = case
-    half = "{narrow: {clients: [0, 1], class: methods.networks.convnet, widths: [4, 8], strides: [2, 2]}}"
-    words = [*(word.replace("HALF", half) for word in words), "evaluation.protocols=[shares/v1]"]
+def test_what_shows_no_single_reply_is_refused_before_the_run(method, override, reason, tmp_path):
     with pytest.raises(ConfigError, match=f"shares/v1: {reason}"):
-        run_helpers.build_run(tmp_path, method, *words)
+        run_helpers.build_run(tmp_path, method, override, "evaluation.protocols=[shares/v1]")
 
 
-def test_clients_over_other_images_leave_the_data_as_it_is(tmp_path):
-    data: FederatedDataModule = run_helpers.build_run(tmp_path, "fedavg").data
-    largest, before = data.largest, len(data.parts)
-    rows = [data.parts[0][:2], data.parts[0][:3]]
-    other = data.of_clients(data.source, rows)
+def test_clients_over_other_images_leave_the_data_as_it_is():
+    data = run_helpers.trained("fedavg").data
+    before = data.largest, len(data.parts)
+    other = data.of_clients(data.source, [data.parts[0][:2], data.parts[0][:3]])
     assert (other.largest, len(other.parts)) == (3, 2)
-    assert (data.largest, len(data.parts)) == (largest, before)
+    assert (data.largest, len(data.parts)) == before
 
 
 def test_a_run_scores_it_and_draws_it(tmp_path):

@@ -6,8 +6,7 @@ import pytest
 from benchmark.configuration.compose import compose
 from benchmark.errors import ConfigError
 from benchmark.experiment import data, factory
-from tests import run_helpers
-from tests.run_helpers import TINY
+from tests.run_helpers import TINY, build_run
 
 PARTS = [np.arange(k + 2) for k in range(5)]
 
@@ -26,9 +25,8 @@ def test_places_lead_to_ids_and_ids_to_what_they_hold(absent):
     clients = data.Clients(PARTS, absent, {3: "wide"})
     ids = [k for k in range(5) if k != absent]
     assert len(clients) == len(ids)
-    assert [client.id for client in clients] == ids
-    assert [client.examples for client in clients] == [k + 2 for k in ids]
-    assert [client.kind for client in clients] == ["wide" if k == 3 else "default" for k in ids]
+    kinds = {k: "wide" if k == 3 else "default" for k in ids}
+    assert [(client.id, client.examples, client.kind) for client in clients] == [(k, k + 2, kinds[k]) for k in ids]
     assert [client.id for client in clients[1:3]] == ids[1:3]
     assert clients[-1].id == ids[-1]
     with pytest.raises(IndexError):
@@ -40,9 +38,6 @@ def test_who_gives_its_images_is_absent_under_methods_that_look_at_them_only():
     assert [client.id for client in taking_part(*given)] == [0, 1, 3, 4]
     assert [client.id for client in taking_part(*given, method="fedavg")] == [0, 1, 2, 3, 4]
     assert len(taking_part("public.name=synthetic")) == 5
-
-
-def test_who_would_give_its_images_is_not_asked_for_where_nobody_looks():
     given = config("public.name=client", "public.client=9")
     assert data.partition_data(given, data.source(given), with_public=False)[1] is None
 
@@ -56,12 +51,8 @@ def test_public_images_of_the_runs_own_dataset_are_no_clients():
     for label in range(3):
         mine = images.train.labels[shown.held] == label
         assert mine.sum() == round(0.25 * (images.train.labels == label).sum())
-    other, again = (
-        data.partition_data(
-            config("public.name=synthetic", "public.share=0.25", f"seed={k}"), images, with_public=True
-        )[1]
-        for k in (1, 0)
-    )
+    seeds = (config("public.name=synthetic", "public.share=0.25", f"seed={k}") for k in (1, 0))
+    other, again = (data.partition_data(seed, images, with_public=True)[1] for seed in seeds)
     assert again.held.tolist() == shown.held.tolist() != other.held.tolist()
 
 
@@ -92,14 +83,10 @@ def test_clients_may_keep_the_public_images_and_one_may_not_train():
     ],
 )
 def test_what_cannot_be_public_is_refused(words, message):
-    with pytest.raises(ConfigError, match=message):
-        refused(words)
-
-
-def refused(words):
-    """Composes the config, then partitions the images; either step may refuse the words."""
-    given = config(*words)
-    data.partition_data(given, data.source(given), with_public=True)
+    """Where the config is composed, or where the images are divided."""
+    with pytest.raises(ConfigError, match=message):  # noqa: PT012
+        given = config(*words)
+        data.partition_data(given, data.source(given), with_public=True)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +100,6 @@ def refused(words):
     ],
 )
 def test_an_architecture_is_run_by_clients_there_are(clients, message, tmp_path):
-    small = ("class=methods.networks.convnet", "widths=[4]", "strides=[2]", f"clients={clients}")
+    small = f"{{class: methods.networks.convnet, widths: [4], strides: [2], clients: {clients}}}"
     with pytest.raises(ConfigError, match=message):
-        run_helpers.build_run(
-            tmp_path, "flesd", "public.client=0", *(f"federation.encoders.small.{key}" for key in small)
-        )
+        build_run(tmp_path, "flesd", "public.client=0", f"federation.encoders={{small: {small}}}")

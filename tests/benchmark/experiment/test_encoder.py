@@ -91,57 +91,45 @@ def made(cls, channels=1, side=8, **arguments):
     return build(section, "encoder", (channels, side, side), {})
 
 
-class TestArguments:
-    @settings(derandomize=True)
-    @given(st.sampled_from([Plain, PassedOn]), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9))
-    def test_those_that_may_be_given_by_position_count(self, cls, channels, width, side):
-        """Channels are filled in by the run, whatever their default."""
-        encoder = made(cls, channels, side, width=width)
-        assert encoder(torch.zeros(3, channels, side, side)).shape == (3, width)
-
-    def test_an_unknown_one_is_refused_with_those_there_are(self):
-        line = r"'encoder.widht' \(did you mean 'width'\?\); .* has: in_channels, width"
-        with pytest.raises(ConfigError, match=line):
-            made(Plain, widht=3)
-
-    def test_a_run(self, tmp_path):
-        name = f"{Plain.__module__}.Plain"
-        run = train_run(tmp_path, "fedavg", f"encoder={{class: {name}, width: 6}}", "federation.rounds=1")
-        assert run.loop.method.objective.encoder.dim == 6
+@settings(derandomize=True)
+@given(st.sampled_from([Plain, PassedOn]), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9))
+def test_arguments_that_may_be_given_by_position_count(cls, channels, width, side):
+    """Channels are filled in by the run, whatever their default."""
+    encoder = made(cls, channels, side, width=width)
+    assert encoder(torch.zeros(3, channels, side, side)).shape == (3, width)
 
 
-class TestFit:
-    @pytest.mark.parametrize(
-        ("cls", "arguments", "line"),
-        [
-            (Fixed, {}, r"encoder: .*Fixed cannot read images \[1, 8, 8\]: .* set data.channels=3"),
-            (Plain, {"in_channels": 3}, "set data.channels=3"),
-            (OfOneSize, {"side": 9}, "set data.image_size and data.channels to what it reads"),
-            (Spatial, {}, r"\[2, 64, 8, 8\] for two images \[1, 8, 8\]: return floats \[N, dim\]"),
-            (Several, {}, "returns a tuple: return one tensor"),
-            (OtherWidth, {}, r"returns torch.float32 \[2, 64\] .*, \[2, 5\] for its dim=5"),
-            (Broken, {}, r"cannot be built from {}: KeyError: 'weights' \(test_encoder.py, line \d+\)"),
-            (NoWidth, {}, "makes a NoWidth without `dim`"),
-        ],
-    )
-    def test_what_does_not_fit_is_one_line(self, cls, arguments, line):
-        with pytest.raises(ConfigError, match=line) as caught:
-            made(cls, **arguments)
-        assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("cls", "arguments", "line"),
+    [
+        (Plain, {"widht": 3}, r"'encoder.widht' \(did you mean 'width'\?\); .* has: in_channels, width"),
+        (Fixed, {}, r"encoder: .*Fixed cannot read images \[1, 8, 8\]: .* set data.channels=3"),
+        (Plain, {"in_channels": 3}, "set data.channels=3"),
+        (OfOneSize, {"side": 9}, "set data.image_size and data.channels to what it reads"),
+        (Spatial, {}, r"\[2, 64, 8, 8\] for two images \[1, 8, 8\]: return floats \[N, dim\]"),
+        (Several, {}, "returns a tuple: return one tensor"),
+        (OtherWidth, {}, r"returns torch.float32 \[2, 64\] .*, \[2, 5\] for its dim=5"),
+        (Broken, {}, r"cannot be built from {}: KeyError: 'weights' \(test_encoder.py, line \d+\)"),
+        (NoWidth, {}, "makes a NoWidth without `dim`"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(cls, arguments, line):
+    with pytest.raises(ConfigError, match=line) as caught:
+        made(cls, **arguments)
+    assert "\n" not in str(caught.value)
 
-    def test_the_trial_changes_neither_its_state_nor_what_is_drawn(self):
-        torch.manual_seed(1)
-        reference = Plain(1)
-        drawn = torch.rand(1)
-        torch.manual_seed(1)
-        encoder = made(Plain)
-        assert torch.equal(torch.rand(1), drawn)
-        assert same(encoder.state_dict(), reference.state_dict())
-        assert encoder.training
-        assert made(Counting).seen == 0
 
-    def test_lazy_layers_have_their_shapes(self):
-        assert made(OfOneSize, lazy=True).layers[1].weight.shape == (4, 64)
+def test_the_trial_changes_neither_its_state_nor_what_is_drawn():
+    torch.manual_seed(1)
+    reference = Plain(1)
+    drawn = torch.rand(1)
+    torch.manual_seed(1)
+    encoder = made(Plain)
+    assert torch.equal(torch.rand(1), drawn)
+    assert same(encoder.state_dict(), reference.state_dict())
+    assert encoder.training
+    assert made(Counting).seen == 0
+    assert made(OfOneSize, lazy=True).layers[1].weight.shape == (4, 64)
 
 
 class Weighed(FedAvg):
@@ -152,10 +140,10 @@ class Weighed(FedAvg):
         self.mu = mu
 
 
-def test_a_method_of_the_users_too(tmp_path):
-    name = f"{Weighed.__module__}.Weighed"
+def test_a_run_of_an_encoder_and_a_method_of_the_users(tmp_path):
+    encoder, method = (f"{cls.__module__}.{cls.__name__}" for cls in (Plain, Weighed))
     with pytest.raises(ConfigError, match=r"unknown key 'method.objective'; .* has: .*mu"):
-        train_run(tmp_path, "fedavg", f"method={{class: {name}, objective: 3}}", "row=own")
-    run = train_run(tmp_path, "fedavg", f"method={{class: {name}, mu: 0.5}}", "row=own", "federation.rounds=1")
-    assert run.loop.method.mu == 0.5
-    assert run.loop.round == 1
+        train_run(tmp_path, "fedavg", f"method={{class: {method}, objective: 3}}", "row=own")
+    words = (f"method={{class: {method}, mu: 0.5}}", f"encoder={{class: {encoder}, width: 6}}", "row=own")
+    run = train_run(tmp_path, "fedavg", *words, "federation.rounds=1")
+    assert (run.loop.round, run.loop.method.mu, run.loop.method.objective.encoder.dim) == (1, 0.5, 6)

@@ -28,12 +28,12 @@ class ByProgress(FedAvg):
         return super().receive(visit, *args)
 
 
-def run(tmp_path, method, *overrides, where="runs"):
+def run(tmp_path, method, *overrides, where="runs", scenario=TINY):
     torch.set_num_threads(1)
     own = (f"output={tmp_path / where}", f"data.cache={tmp_path / 'cache'}", "logger=csv", "threads=1")
     words = (*own, "accelerator=cpu", "devices=1", *overrides)
-    assert main(["run", TINY, method, *words]) == 0
-    return folder(compose(TINY, method, words))
+    assert main(["run", scenario, method, *words]) == 0
+    return folder(compose(scenario, method, words))
 
 
 def content(path):
@@ -83,58 +83,52 @@ def short(tmp_path_factory):
     return run(tmp_path_factory.mktemp("names"), "fedavg", CONSTANT, "federation.rounds=1")
 
 
-class TestNames:
-    def test_it_is_named_as_a_run_of_these_rounds(self, short):
-        config, place = extension(short, ["federation.rounds=2"], trust=False)
-        named = compose(TINY, "fedavg", [CONSTANT, "federation.rounds=2"])
-        assert (config.scenario, config.row, config.federation.rounds) == (named.scenario, named.row, 2)
-        assert place.parents[2] == short.parents[2]
-        assert extension(short, ["federation.rounds=1"], trust=False) is None
+def test_it_is_named_as_a_run_of_these_rounds(short, tmp_path):
+    longer = "federation.rounds=2"
+    config, place = extension(short, [longer], trust=False)
+    named = compose(TINY, "fedavg", [CONSTANT, longer])
+    assert (config.scenario, config.row, config.federation.rounds) == (named.scenario, named.row, 2)
+    assert place.parents[2] == short.parents[2]
+    assert extension(short, ["federation.rounds=1"], trust=False) is None
+    config, place = extension(short, [longer, "scenario=longer"], trust=False)  # a name of one's own
+    assert (config.scenario, place) == ("longer", short.parents[2] / "longer" / "fedavg" / "seed0")
+    own = run(tmp_path, "fedavg", CONSTANT, "federation.rounds=1", "scenario=mine+own")  # a name that somebody gave
+    assert extension(own, [longer], trust=False)[0].scenario == f"mine+own+{longer}"
+    with pytest.raises(ConfigError, match="give scenario= another name"):
+        extension(own, [longer, "scenario=mine+own"], trust=False)
 
-    def test_a_name_of_ones_own(self, short):
-        config, place = extension(short, ["federation.rounds=2", "scenario=longer"], trust=False)
-        assert (config.scenario, place) == ("longer", short.parents[2] / "longer" / "fedavg" / "seed0")
 
-    def test_a_shipped_scenarios_own_rounds_take_the_word_away(self, tmp_path):
-        own = ("logger=csv", "threads=1", "accelerator=cpu", "devices=1", f"output={tmp_path / 'runs'}")
-        words = [CONSTANT, "federation.rounds=1", "training.steps=1", "evaluation.protocols=[geometry/v1]", *own]
-        assert main(["run", "digits", "fedavg", *words]) == 0
-        config, _ = extension(folder(compose("digits", "fedavg", words)), ["federation.rounds=20"], trust=False)
-        assert config.scenario == compose("digits", "fedavg", [CONSTANT, "training.steps=1"]).scenario
+def test_a_shipped_scenarios_own_rounds_take_the_word_away(tmp_path):
+    words = (CONSTANT, "federation.rounds=1", "training.steps=1", "evaluation.protocols=[geometry/v1]")
+    short = run(tmp_path, "fedavg", *words, scenario="digits")
+    config, _ = extension(short, ["federation.rounds=20"], trust=False)
+    assert config.scenario == compose("digits", "fedavg", [CONSTANT, "training.steps=1"]).scenario
 
-    def test_a_name_that_somebody_gave_needs_another(self, tmp_path):
-        short = run(tmp_path, "fedavg", CONSTANT, "federation.rounds=1", "scenario=mine+own")
-        config, _ = extension(short, ["federation.rounds=2"], trust=False)
-        assert config.scenario == "mine+own+federation.rounds=2"
-        with pytest.raises(ConfigError, match="give scenario= another name"):
-            extension(short, ["federation.rounds=2", "scenario=mine+own"], trust=False)
 
-    def test_what_does_not_go_on_is_one_line(self, short):
-        for override, line in (
-            ("federation.rounds=0", "has done 1 rounds: give more"),
-            ("federation.rounds=three", "give a whole number"),
-        ):
-            with pytest.raises(ConfigError, match=line):
-                extension(short, [override], trust=False)
-        with pytest.raises(ConfigError, match="cannot be resumed or evaluated with a changed config"):
-            extension(short, ["federation.rounds=2", "optimizer.lr=0.7"], trust=False)
-        (short / "result.json").rename(short / "away")
-        with pytest.raises(ConfigError, match=r"is not finished: resume it without federation\.rounds= first"):
-            extension(short, ["federation.rounds=2"], trust=False)
-        (short / "away").rename(short / "result.json")
+def test_what_does_not_go_on_is_one_line(short):
+    for words, line in (
+        ("federation.rounds=0", "has done 1 rounds: give more"),
+        ("federation.rounds=three", "give a whole number"),
+        ("federation.rounds=2 optimizer.lr=0.7", "cannot be resumed or evaluated with a changed config"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            extension(short, words.split(), trust=False)
+    (short / "result.json").rename(short / "away")
+    with pytest.raises(ConfigError, match=r"is not finished: resume it without federation\.rounds= first"):
+        extension(short, ["federation.rounds=2"], trust=False)
+    (short / "away").rename(short / "result.json")
 
 
 @pytest.mark.parametrize(
     ("method", "overrides", "reason"),
     [
-        ("fedavg", ["schedule.name=cosine"], "schedule.name=cosine"),
-        ("fedavg", ["schedule.name=step"], "schedule.name=step"),
-        ("fedavg", ["schedule.name=cosine_twice"], "schedule.name=cosine_twice"),
+        *(
+            ("fedavg", [word], word)
+            for word in (f"schedule.name={name}" for name in ("cosine", "step", "cosine_twice"))
+        ),
         ("fedavg", [CONSTANT, "schedule.warmup=0.5"], "schedule.warmup=0.5 is a share of the rounds"),
         ("fedavg", [CONSTANT, *CENTRAL, "privacy.epsilon=8"], "privacy.noise_multiplier was solved"),
-        ("progfedssl", [CONSTANT], "works by the number of rounds"),
-        ("lwfedssl", [CONSTANT], "works by the number of rounds"),
-        ("fedsc", [CONSTANT], "works by the number of rounds"),
+        *((method, [CONSTANT], "works by the number of rounds") for method in ("progfedssl", "lwfedssl", "fedsc")),
         ("fedavg", [CONSTANT, f"method.class={__name__}.ByProgress"], "works by the number of rounds"),
         *((method, [CONSTANT], None) for method in ("fedavg", "fedema", "ssd", "orchestra")),
         ("fedavg", [CONSTANT, "objective=protocl"], None),
@@ -151,11 +145,9 @@ def test_a_reading_of_the_rounds_is_found_wherever_it_stands():
     assert not reads_rounds("def f(visit, rounds):\n    '''All rounds.'''\n    return visit.round")
 
 
-def test_the_commands_refusal_is_one_line(tmp_path, capsys):
+def test_the_commands_refusal_is_one_line(tmp_path, refused):
     short = run(tmp_path, "fedavg", "federation.rounds=1")
-    assert main(["resume", str(short), "federation.rounds=4"]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "schedule.name=cosine sets the rate of a round by the number of rounds" in err
+    line = "schedule.name=cosine sets the rate of a round by the number of rounds"
+    assert line in refused("resume", str(short), "federation.rounds=4")
     assert load(short / "config.yaml").federation.rounds == 1
     assert len(list((tmp_path / "runs").glob("*/*/seed0"))) == 1

@@ -32,14 +32,17 @@ def shuffled(labels, seed=0):
     return np.random.default_rng(seed).permutation(labels)
 
 
+def run_twice(tmp_path, method, *words, splits=("train", "test")):
+    """Two runs, of which the second has noise for labels once the images are divided."""
+    true, noise = (run_helpers.build_run(tmp_path / name, method, *WORDS, *words) for name in ("true", "noise"))
+    for split in splits:
+        with_labels(noise, split, shuffled(getattr(noise.data.source, split).labels))
+    return true, noise
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_labels_that_are_noise_train_the_same_weights(method, tmp_path):
-    """Labels become noise after the partition; the weights are equal bit for bit."""
-    true, noise = (
-        run_helpers.build_run(tmp_path / name, method, *WORDS, *SHORT.get(method, ())) for name in ("true", "noise")
-    )
-    with_labels(noise, "train", shuffled(noise.data.source.train.labels))
-    with_labels(noise, "test", shuffled(noise.data.source.test.labels))
+    true, noise = run_twice(tmp_path, method, *SHORT.get(method, ()))
     for run in (true, noise):
         run.loop.fit()
     assert run_helpers.same(run_helpers.state(true), run_helpers.state(noise))
@@ -47,10 +50,7 @@ def test_labels_that_are_noise_train_the_same_weights(method, tmp_path):
 
 def test_where_labels_are_learned_from_they_matter(tmp_path):
     """Control for the test above: under a supervised objective the same noise changes the weights."""
-    true, noise = (
-        run_helpers.build_run(tmp_path / name, "fedavg", "objective=supervised", *WORDS) for name in ("true", "noise")
-    )
-    with_labels(noise, "train", shuffled(noise.data.source.train.labels))
+    true, noise = run_twice(tmp_path, "fedavg", "objective=supervised")
     for run in (true, noise):
         run.loop.fit()
     assert run_helpers.difference(true.loop.server, noise.loop.server) > 0
@@ -69,23 +69,16 @@ def test_no_choice_reads_a_test_label(tmp_path):
     before = scores()
     with_labels(run, "test", shuffled(run.data.source.test.labels))
     after = scores()
-    chosen = [("linear-lbfgs/v1", "strength"), ("linear-sweep/v1", "rate")]
-    assert [before[protocol][metric] for protocol, metric in chosen] == [
-        after[protocol][metric] for protocol, metric in chosen
-    ]
+    for protocol, metric in (("linear-lbfgs/v1", "strength"), ("linear-sweep/v1", "rate"), ("clusters/v1", "mixing")):
+        assert before[protocol][metric] == after[protocol][metric]
     assert before["linear/v1"]["accuracy"] != after["linear/v1"]["accuracy"]
-    for protocol in same:
-        assert before[protocol] == after[protocol]
-    assert before["clusters/v1"]["mixing"] == after["clusters/v1"]["mixing"]
+    assert all(before[protocol] == after[protocol] for protocol in same)
 
 
 def test_the_monitor_reads_no_test_label(tmp_path):
     """The monitor chooses the best round, so this choice reads no test label either."""
     seen = []
-    for name in ("true", "noise"):
-        run = run_helpers.build_run(tmp_path / name, "fedavg", *WORDS)
-        if name == "noise":
-            with_labels(run, "test", shuffled(run.data.source.test.labels))
+    for run in run_twice(tmp_path, "fedavg", splits=("test",)):
         run.loop.callbacks = [Monitor(run.evaluator, 1, recalibrated=False)]
         run.loop.fit()
         seen.append([{**row, "seconds": 0, "client_seconds": 0} for row in run.loop.history])

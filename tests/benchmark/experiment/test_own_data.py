@@ -4,10 +4,10 @@ import csv
 import io
 import itertools
 import shutil
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from rich.console import Console
 
@@ -23,6 +23,7 @@ from benchmark.tracking.progress import Display
 from datamodules.errors import PartitionError
 from datamodules.sources import HELD_OUT
 from eval.knn import crowded
+from tests.benchmark.cli.cli_helpers import checkpoint, stop
 from tests.datamodules import own_data
 from tests.run_helpers import TINY, same
 
@@ -30,40 +31,32 @@ CLIENTS = {"oslo": 30, "lima": 18, "rome": 12}
 UNLABELLED = ("evaluation.protocols=[geometry/v1]",)
 SHORT = ("federation.rounds=1", "training.steps=1", *UNLABELLED)
 DISTIL = ("method.distil_epochs=1",)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
+CHANGED = "other images, labels or clients than"
 
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory):
     """Folders: `labelled` by class with clients.csv, `plain` by client, `probed` by client with labelled images."""
-    root = tmp_path_factory.mktemp("images")
-    rng = np.random.default_rng(0)
+    root, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
 
-    def save(file, label):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pixels = rng.integers(0, 120, (8, 8, 3), dtype=np.uint8)
-        pixels[..., label] += 100
-        Image.fromarray(pixels).save(file)
+    def save(label, *paths):
+        for file in (root / path for path in paths):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pixels = rng.integers(0, 120, (8, 8, 3), dtype=np.uint8)
+            pixels[..., label] += 100
+            Image.fromarray(pixels).save(file)
 
-    rows = []
+    rows = [("path", "client")]
     clients = itertools.cycle([name for name, count in CLIENTS.items() for _ in range(count // 6)])
-    for index in range(60):
-        label = index % 3
-        path, client = f"{'abc'[label]}/{index:02}.png", next(clients)
-        save(root / "labelled" / "train" / path, label)
-        save(root / "plain" / client / f"{index:02}.png", label)
-        save(root / "probed" / "train" / client / f"{index:02}.png", label)
+    for index, client in zip(range(60), clients, strict=False):
+        path, own = f"{'abc'[index % 3]}/{index:02}.png", f"{client}/{index:02}.png"
+        save(index % 3, f"labelled/train/{path}", f"plain/{own}", f"probed/train/{own}")
         rows.append((path, client))
     for index in range(18):
-        label = index % 3
-        save(root / "labelled" / "test" / "abc"[label] / f"{index}.png", label)
-        save(root / "probed" / "probe" / ("test" if index % 2 else "train") / "abc"[label] / f"{index}.png", label)
+        path, split = f"{'abc'[index % 3]}/{index}.png", "test" if index % 2 else "train"
+        save(index % 3, f"labelled/test/{path}", f"probed/probe/{split}/{path}")
     with (root / "clients.csv").open("w", newline="") as stream:
-        csv.writer(stream).writerows([("path", "client"), *rows])
+        csv.writer(stream).writerows(rows)
     return root
 
 
@@ -72,9 +65,8 @@ def experiment(images, tmp_path):
     """Makes an experiment of the tiny scenario on one of the folders."""
 
     def make(name, *overrides, method="fedavg", partition="file"):
-        words = [f"data.name={name}", f"data.root={images}", f"data.cache={tmp_path / 'cache'}"]
-        words += [f"output={tmp_path / 'runs'}", "logger=csv", "scenario=own", f"partition.name={partition}"]
-        words += ["accelerator=cpu"]
+        words = [f"data.name={name}", f"data.root={images}", f"data.cache={tmp_path / 'cache'}", "scenario=own"]
+        words += [f"output={tmp_path / 'runs'}", "logger=csv", "accelerator=cpu", f"partition.name={partition}"]
         words += [f"partition.path={images / 'clients.csv'}"] if partition == "file" else []
         given = {word.partition("=")[0]: word for word in ("training.batch_size=8", *words, *overrides)}
         console = Console(file=io.StringIO(), width=300)
@@ -89,9 +81,9 @@ def clients_file(images, tmp_path):
 
     def write(name):
         header, *rows = (images / "clients.csv").read_text().splitlines()
-        pairs = (row.split(",") for row in rows)
+        pairs = enumerate(row.split(",") for row in rows)
         file = tmp_path / "some.csv"
-        file.write_text("\n".join([header, *(f"{path},{name(k, client)}" for k, (path, client) in enumerate(pairs))]))
+        file.write_text("\n".join([header, *(f"{path},{name(k, client)}" for k, (path, client) in pairs)]))
         return f"partition.path={file}"
 
     return write
@@ -101,96 +93,77 @@ def reopened(run):
     return Experiment(load_folder(run.folder), Display(Console(file=io.StringIO())), path=run.folder)
 
 
+def images_of(run):
+    """How many images a run has to train on and to test on."""
+    source = run.build().data.source
+    return len(source.train.labels), len(source.test.labels)
+
+
 class TestFile:
     def test_clients_have_their_names_in_record_and_figure(self, experiment):
         run = experiment("labelled", "evaluation.protocols=[linear/v1]")
         record = run.execute()
-        assert record["federation"]["names"] == sorted(CLIENTS)
-        assert record["federation"]["clients"] == 3
+        assert (record["federation"]["names"], record["federation"]["clients"]) == (sorted(CLIENTS), 3)
         assert (run.folder / "figures" / "partition.png").stat().st_size > 5000
         assert not any(line.startswith("kNN votes with ") for line in record["deviations"])
         with run.open() as opened:
             assert [(str(client), client.examples) for client in opened.loop.clients] == [
                 (f"client {k} ({name})", CLIENTS[name]) for k, name in enumerate(sorted(CLIENTS))
             ]
+        centralized = experiment("labelled", method="centralized").execute()["federation"]  # has all images
+        assert (centralized["clients"], "names" in centralized) == (1, False)
 
     LONG = ("fedavg", "scaffold", "orchestra", "fedsc", "ssd")
 
     @pytest.mark.parametrize("method", ["fedema", *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])
-    def test_an_interrupted_run_has_the_bits_of_an_undisturbed_one(self, experiment, method, monkeypatch):
-        whole = experiment("labelled", "row=whole", method=method)
+    def test_an_interrupted_run_has_the_bits_of_an_undisturbed_one(self, experiment, method):
+        whole, half = (experiment("labelled", f"row={row}", method=method) for row in ("whole", "half"))
         whole.execute()
-        half = experiment("labelled", "row=half", method=method)
-        with monkeypatch.context() as patch:
-            hook = Display.on_visit_end
-
-            def stopping(self, loop, *arguments):
-                if loop.round == 2:
-                    raise KeyboardInterrupt
-                hook(self, loop, *arguments)
-
-            patch.setattr(Display, "on_visit_end", stopping)
-            with pytest.raises(KeyboardInterrupt):
-                half.execute()
+        stop(half, 2)
         half.execute()
-        files = (run.folder / "checkpoint" / "state.pt" for run in (whole, half))
-        assert same(*(torch.load(file, weights_only=True)["server"] for file in files))
+        assert same(*(checkpoint(run.folder)["server"] for run in (whole, half)))
 
     def test_its_content_is_part_of_the_run_and_its_path_is_not(self, experiment, images, tmp_path):
-        copy = tmp_path / "elsewhere.csv"
-        copy.write_bytes((images / "clients.csv").read_bytes())
+        copy = shutil.copy(images / "clients.csv", tmp_path / "elsewhere.csv")
         one, other = experiment("labelled"), experiment("labelled", f"partition.path={copy}")
         assert identity(one.config) == identity(other.config)
         other.execute()
         copy.write_text(copy.read_text().replace("oslo", "bern", 1))
-        changed = experiment("labelled", f"partition.path={copy}")
         with pytest.raises(ConfigError, match=r"holds a run of another config \(partition\.path_sha256: "):
-            changed.execute()
+            experiment("labelled", f"partition.path={copy}").execute()
         (other.folder / "result.json").unlink()
         with pytest.raises(ConfigError, match=r"elsewhere\.csv has changed since this run began"):
             reopened(other).execute()
 
-    def test_another_rule_takes_none_of_its_keys_along(self, experiment):
-        assert "clients" not in experiment("labelled").config.partition
+    def test_another_rule_takes_none_of_its_keys_along(self):
         back = compose(TINY, "fedavg", ["partition.name=iid", "partition.clients=4"])
         assert set(back.partition) == {"name", "clients"}
+        section = {"name": "dirichlet_min", "clients": 4, "alpha": 1, "min_size": 7, "share": 0.5}
+        drop_replaced(section, {"name": "folders"})  # natural clients have a min_size of another meaning
+        assert section == {"share": 0.5}
 
-    def test_a_reference_has_all_images(self, experiment):
-        run = experiment("labelled", method="centralized")
-        federation = run.execute()["federation"]
-        assert federation["clients"] == 1
-        assert "names" not in federation
-
-    def test_a_limit_leaves_clients_their_part(self, experiment):
-        record = experiment("labelled", "data.limit=0.5").execute()
+    def test_a_limit_leaves_clients_their_part_and_changes_no_number_of_a_client(self, experiment, clients_file):
+        assert "clients" not in experiment("labelled").config.partition
+        record = experiment("labelled", "data.limit=0.5", "row=half").execute()
         (line,) = (line for line in record["deviations"] if "data.limit" in line)
         assert line.startswith("only 30 of 60 training and 9 of 18 test images (data.limit=0.5); natural clients")
         assert record["settings"]["data.limit"] == 0.5
         assert set(record["federation"]["names"]) <= set(CLIENTS)
-
-    def test_a_limit_that_leaves_nobody_is_one_line(self, experiment, clients_file):
-        words = (clients_file(lambda k, _: f"c{k // 2:02}"), "training.batch_size=2")
+        words = (clients_file(lambda k, _: f"c{k // 2:02}"), "training.batch_size=2", "row=nobody")
         with pytest.raises(ConfigError, match=r"data\.limit leaves no client two images: raise it"):
             experiment("labelled", "data.limit=3", *words).execute()
-
-    def test_a_limit_that_would_change_the_numbers_of_clients_is_one_line(self, experiment, clients_file):
         words = (clients_file(lambda k, _: "b" if k < 2 else "ac"[k % 2]), "data.limit=20", "training.batch_size=4")
-        line = r"leaves client 1 without two images, .* the config names client 2: raise"
+        public, line = ("labelled", *words, *SHORT, *DISTIL), r"leaves client 1 without two images, .* names client 2: "
         with pytest.raises(ConfigError, match=line):
-            experiment("labelled", *words, "public={name: client, client: 2}", method="flesd").build()
-        first = experiment(
-            "labelled", *words, "public={name: client, client: 0}", "row=first", *SHORT, *DISTIL, method="flesd"
-        )
+            experiment(*public, "public={name: client, client: 2}", method="flesd").build()
+        first = experiment(*public, "public={name: client, client: 0}", "row=first", method="flesd")
         for run in (experiment("labelled", *words, *SHORT), first):
             assert run.execute()["federation"]["names"] == ["a", "c"]
 
-    def test_a_client_of_one_image_is_named(self, experiment, clients_file):
-        line = r"client 0 \(bern\) holds 1 image, but training needs two: give it more"
-        with pytest.raises(PartitionError, match=line):
-            experiment("labelled", clients_file(lambda k, name: name if k else "bern")).build()
-
     def test_small_clients_are_left_out_on_request(self, experiment, clients_file):
         """A line says how many; ids count those that take part, and it says whom they mean."""
+        with pytest.raises(PartitionError, match=r"client 0 \(bern\) holds 1 image, but training needs two: give it m"):
+            experiment("labelled", clients_file(lambda k, name: name if k else "bern")).build()
         words = (clients_file(lambda k, name: f"a{k}" if k < 4 else name), "training.batch_size=4", *SHORT)
         line = r"client 0 \(a0\) holds 1 image, .* client 2 \(a2\) holds 1 image \(4 of 7 .*partition\.min_size=2"
         with pytest.raises(PartitionError, match=line):
@@ -198,74 +171,68 @@ class TestFile:
         words = ("labelled", *words, "partition.min_size=5", "public={name: client, client: 1}")
         record = experiment(*words, *DISTIL, method="flesd").execute()
         assert record["federation"]["names"] == ["lima", "oslo", "rome"]
-        line = "4 of 7 clients, with 4 of 60 images, are left out: they have fewer than partition.min_size=5"
-        assert line in record["deviations"]
-        assert "numbers of clients count those that take part: 1 is oslo" in record["deviations"]
-
-    def test_a_rules_min_size_is_not_that_of_natural_clients(self):
-        section = {"name": "dirichlet_min", "clients": 4, "alpha": 1, "min_size": 7, "share": 0.5}
-        drop_replaced(section, {"name": "folders"})
-        assert section == {"share": 0.5}
+        assert {
+            "4 of 7 clients, with 4 of 60 images, are left out: they have fewer than partition.min_size=5",
+            "numbers of clients count those that take part: 1 is oslo",
+        } <= set(record["deviations"])
 
     @pytest.mark.parametrize(
-        ("overrides", "line"),
+        ("override", "line"),
         [
-            (["partition.min_size=0"], r"partition\.min_size=0: give a number of images, at least 1"),
-            (["partition.min_size=31"], r"partition\.min_size=31: the largest client has 30 images: lower it"),
-            (["partition.min_size=x"], r"partition\.min_size='x'"),
-            (["partition.path=none.csv"], r"partition\.path=none\.csv: there is no such file"),
-            (["partition.clients=9"], r"partition\.clients=9: there are 3 clients: give"),
-            (["partition.alpha=1"], r"unknown key 'partition\.alpha'"),
-            (["partition.partial=3"], r"partition\.partial=3: file takes true or false"),
+            ("partition.min_size=0", r"partition\.min_size=0: give a number of images, at least 1"),
+            ("partition.min_size=31", r"partition\.min_size=31: the largest client has 30 images: lower it"),
+            ("partition.min_size=x", r"partition\.min_size='x'"),
+            ("partition.path=none.csv", r"partition\.path=none\.csv: there is no such file"),
+            ("partition.clients=9", r"partition\.clients=9: there are 3 clients: give"),
+            ("partition.alpha=1", r"unknown key 'partition\.alpha'"),
+            ("partition.partial=3", r"partition\.partial=3: file takes true or false"),
+            (
+                "evaluation.protocols=[clients/v1]",
+                "clients/v1: it scores clients or domains apart, and the test images",
+            ),
         ],
     )
-    def test_what_cannot_be_meant(self, experiment, overrides, line):
+    def test_what_cannot_be_meant(self, experiment, override, line):
         with pytest.raises((ConfigError, PartitionError), match=line):
-            experiment("labelled", *overrides).build()
+            experiment("labelled", override).build()
 
 
-def test_public_images_that_have_changed_are_noticed(experiment, images, tmp_path):
-    root = tmp_path / "copy"
-    shutil.copytree(images / "labelled", root / "labelled")
-    shutil.copytree(images / "labelled", root / "shared")
-    words = (f"data.root={root}", "public.name=shared", "method.distil_epochs=1")
-    run = experiment("labelled", *words, method="flesd")
-    run.execute()
-    first, second = sorted((root / "shared" / "train" / "a").iterdir())[:2]
-    shutil.copyfile(first, second)
-    with pytest.raises(ConfigError, match="was made with other images, labels or clients than"):
+class TestPublicImages:
+    def test_those_that_have_changed_are_noticed_where_they_are_used(self, experiment, images, tmp_path):
+        root = tmp_path / "copy"
+        for name in ("labelled", "shared"):
+            shutil.copytree(images / "labelled", root / name)
+        words, files = (f"data.root={root}", "public.name=shared"), sorted((root / "shared" / "train" / "a").iterdir())
+        run = experiment("labelled", *words, *DISTIL, method="flesd")
         run.execute()
-    (run.folder / "result.json").unlink()
-    with pytest.raises(CheckpointError):
-        run.execute()
-    idle = experiment("labelled", f"data.root={root}", "public.name=shared")  # nobody uses them
-    idle.execute()
-    shutil.copyfile(first, sorted((root / "shared" / "train" / "a").iterdir())[2])
-    (idle.folder / "result.json").unlink()
-    idle.execute()
+        shutil.copyfile(*files[:2])
+        with pytest.raises(ConfigError, match=f"was made with {CHANGED}"):
+            run.execute()
+        (run.folder / "result.json").unlink()
+        with pytest.raises(CheckpointError):
+            run.execute()
+        idle = experiment("labelled", *words)  # nobody uses them
+        idle.execute()
+        shutil.copyfile(files[0], files[2])
+        (idle.folder / "result.json").unlink()
+        idle.execute()
 
+    def test_they_are_opened_once_and_keep_their_test_images_as_a_target_of_transfer(self, experiment, monkeypatch):
+        """Transfer scores a data set's own images, whatever lies in its probe/."""
+        opened = Mock(wraps=data.load_matching)
+        monkeypatch.setattr(data, "load_matching", opened)
+        protocols = "evaluation.protocols=[transfer-probed/v1]"
+        run = experiment("labelled", "public.name=probed", "data.limit=null", protocols, method="flesd").build()
+        assert len(run.evaluator.other("probed").test.labels) > 0
+        assert [call.args[2] for call in opened.call_args_list] == ["probed"]
 
-def test_public_and_transfer_images_of_one_data_set_are_opened_once(experiment, monkeypatch):
-    opened = []
-    load_matching = data.load_matching
-
-    def counted(config, images, name, *rest):
-        opened.append(name)
-        return load_matching(config, images, name, *rest)
-
-    monkeypatch.setattr(data, "load_matching", counted)
-    protocols = "evaluation.protocols=[transfer-probed/v1]"
-    experiment("labelled", "public.name=probed", "data.limit=null", protocols, method="flesd").build()
-    assert opened == ["probed"]
-
-
-def test_a_checkpoint_of_before_public_images_were_hashed_is_taken(experiment, images):
-    run = experiment("labelled", "public.name=probed", "data.limit=null", *SHORT, *DISTIL, method="flesd").build()
-    whole, *_ = run.loop.checkpoint.config_hash.rsplit("/", 1)
-    run.loop.checkpoint.config_hash, whole = whole, run.loop.checkpoint.config_hash
-    run.loop.fit()
-    run.loop.checkpoint.config_hash = whole
-    assert run.loop.checkpoint.load()["round"] == run.loop.rounds
+    def test_a_checkpoint_of_before_they_were_hashed_is_taken(self, experiment):
+        run = experiment("labelled", "public.name=probed", "data.limit=null", *SHORT, *DISTIL, method="flesd").build()
+        whole = run.loop.checkpoint.config_hash
+        run.loop.checkpoint.config_hash, *_ = whole.rsplit("/", 1)
+        run.loop.fit()
+        run.loop.checkpoint.config_hash = whole
+        assert run.loop.checkpoint.load()["round"] == run.loop.rounds
 
 
 class TestWithoutLabels:
@@ -279,98 +246,93 @@ class TestWithoutLabels:
         assert record["best"] is None
         printed = run.display.console.file.getvalue()
         assert "plain: no labels, 48 training and 12 test images, 3 clients (lima, oslo, rome)" in printed
-        assert [point["round"] for point in record["curve"]] == [1, 2, 3]
-        assert "monitor" not in record["curve"][0]
+        assert [(point["round"], "monitor" in point) for point in record["curve"]] == [(k, False) for k in (1, 2, 3)]
         assert record["curve"][0]["effective_rank"] > 1
 
     def test_client_folders_taken_for_classes_are_named_as_such(self, experiment):
-        run = experiment("plain", partition="iid")
+        run = experiment("plain", *SHORT, partition="iid")
         run.execute()
         printed = run.display.console.file.getvalue()
-        assert "plain: 3 classes (lima, oslo, rome), " in printed
-        assert "if they are clients, set partition.name=folders" in printed
-        assert HELD_OUT in printed
+        for line in (
+            "plain: 3 classes (lima, oslo, rome), ",
+            "if they are clients, set partition.name=folders",
+            HELD_OUT,
+        ):
+            assert line in printed
 
     def test_images_that_moved_to_another_client_are_noticed(self, experiment, images, tmp_path):
         for split in ("train", "test"):
             shutil.copytree(images / "plain", tmp_path / "copy" / "plain" / split)
-        words = (f"data.root={tmp_path / 'copy'}", "evaluation.protocols=[geometry/v1]")
-        run = experiment("plain", *words, partition="folders")
-        record = run.execute()
-        train = tmp_path / "copy" / "plain" / "train"
-        last = sorted((train / "oslo").iterdir())[-1]
-        last.rename(train / "rome" / "00.png")  # the first there, so that the images stay in their order
-        again = experiment("plain", *words, partition="folders")
+        run, again = (
+            experiment("plain", f"data.root={tmp_path / 'copy'}", *UNLABELLED, partition="folders") for _ in range(2)
+        )
+        record, train = run.execute(), tmp_path / "copy" / "plain" / "train"
+        # the first there, so that the images stay in their order
+        max((train / "oslo").iterdir()).rename(train / "rome" / "00.png")
         assert data.source(again.config).sha256 == record["provenance"]["dataset"]
-        with pytest.raises(ConfigError, match="other images, labels or clients than data set plain has today"):
+        with pytest.raises(ConfigError, match=f"{CHANGED} data set plain has today"):
             again.execute()
         (run.folder / "result.json").unlink()
         with pytest.raises(CheckpointError):
             again.execute()
 
-    def test_grey_labelled_images_are_scored_by_an_encoder_of_colours(self, experiment):
-        words = ("plain", "data.probe=digits", "evaluation.protocols=[knn/v1]", "federation.rounds=1")
-        record = experiment(*words, partition="folders").execute()
-        assert 0 <= record["scores"]["knn/v1"]["accuracy"] <= 100
-
-    @pytest.mark.parametrize("protocol", ["linear/v1", "knn/v1", "semi/v1", "clusters/v1"])
-    def test_protocols_of_labels_are_refused_before_the_training(self, experiment, protocol, monkeypatch):
-        monkeypatch.setattr(FederatedLoop, "fit", lambda *_: pytest.fail("trained"))
-        with pytest.raises(ConfigError, match=f"{protocol} uses labels, and plain has no two classes: put labelled"):
-            experiment("plain", f"evaluation.protocols=[{protocol}]", partition="folders").execute()
-
     @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # a classifier of no classes, then refused
-    def test_so_are_rules_and_objectives_of_labels(self, experiment):
-        protocols = "evaluation.protocols=[geometry/v1]"
-        with pytest.raises(ConfigError, match=r"partition\.name=dirichlet divides by label, and plain has none"):
-            experiment("plain", protocols, "data.labels=false", "partition.clients=3", partition="dirichlet").execute()
-        with pytest.raises(ConfigError, match="objective=supervised trains on labels, and plain has no two classes"):
-            experiment("plain", protocols, "objective=supervised", partition="folders").execute()
+    @pytest.mark.parametrize(
+        ("words", "line"),
+        [
+            *(
+                (f"evaluation.protocols=[{name}/v1]", f"{name}/v1 uses labels, and plain has no two classes: put label")
+                for name in ("linear", "knn", "semi", "clusters")
+            ),
+            (
+                "data.labels=false partition.clients=3 partition.name=dirichlet",
+                r"=dirichlet divides by label, and plai",
+            ),
+            ("objective=supervised", "objective=supervised trains on labels, and plain has no two classes"),
+        ],
+    )
+    def test_what_reads_labels_is_refused_before_the_training(self, experiment, words, line, monkeypatch):
+        monkeypatch.setattr(FederatedLoop, "fit", lambda *_: pytest.fail("trained"))
+        with pytest.raises(ConfigError, match=line):
+            experiment("plain", *UNLABELLED, *words.split(), partition="folders").execute()
 
     def test_all_stands_for_what_needs_no_labels(self, experiment):
         record = experiment("plain", "evaluation.protocols=[all]", "federation.rounds=1", partition="folders").execute()
         assert {"geometry/v1", "label-free/v1", "spectrum/v1", "transfer-digits/v1"} <= set(record["scores"])
         assert not {"linear/v1", "knn/v1"} & set(record["scores"])
 
-    @pytest.mark.parametrize("given", [("probed",), ("plain", "data.probe=labelled")])
-    def test_labelled_images_beside_them_are_scored(self, experiment, given):
-        name, *overrides = given
-        run = experiment(name, *overrides, "evaluation.every=1", "federation.rounds=1", partition="folders")
+    @pytest.mark.parametrize(
+        ("words", "where"),
+        [("probed", "probe"), ("plain data.probe=labelled", "labelled"), ("plain data.probe=digits", "digits")],  # grey
+    )
+    def test_labelled_images_beside_them_are_scored(self, experiment, words, where):
+        run = experiment(*words.split(), "evaluation.every=1", "federation.rounds=1", partition="folders")
         record = run.execute()
         assert 0 <= record["scores"]["knn/v1"]["accuracy"] <= 100
         assert 0 <= record["best"]["value"] <= 100
         sha = run.build().evaluator.images.sha256
         assert {origin["dataset"] for origin in record["evaluated"].values()} == {sha}
         (line,) = (line for line in record["deviations"] if line.startswith("scored on the labelled images of "))
-        assert ("probe" if name == "probed" else "labelled") in line
+        assert where in line
 
     def test_no_fifth_is_held_out_where_nothing_would_be_scored_on_it(self, experiment):
-        cases = [("probed",), ("plain",), ("plain", "data.probe=labelled"), ("probed", "data.hold_out=true")]
-        cases += [("probed", "data.limit=30")]
-        sizes = []
-        for name, *words in cases:
-            source = experiment(name, *words, *UNLABELLED, partition="folders").build().data.source
-            sizes.append((len(source.train.labels), len(source.test.labels)))
-        assert sizes == [(60, 0), (48, 12), (60, 0), (48, 12), (30, 0)]
+        cases = {"probed": (60, 0), "plain": (48, 12), "plain data.probe=labelled": (60, 0)}
+        cases |= {"probed data.hold_out=true": (48, 12), "probed data.limit=30": (30, 0)}
+        for words, sizes in cases.items():
+            assert images_of(experiment(*words.split(), *UNLABELLED, partition="folders")) == sizes, words
 
     def test_a_run_from_before_the_key_goes_on_with_the_images_it_had(self, experiment):
         """Its folder lacks the key: a fifth was held out."""
         before = experiment("probed", "data.hold_out=true", *UNLABELLED, partition="folders")
         assert "data.hold_out" in compose("digits", "fedavg", ["data.hold_out=true"]).scenario
-        record = before.execute()
-        file = before.folder / "config.yaml"
+        record, file = before.execute(), before.folder / "config.yaml"
         lines = file.read_text().splitlines(keepends=True)
-        assert sum("hold_out" in line for line in lines) == 1
-        file.write_text("".join(line for line in lines if "hold_out" not in line))
+        file.write_text("".join(kept := [line for line in lines if "hold_out" not in line]))
+        assert len(kept) == len(lines) - 1
         again = reopened(before)
         assert again.execute() == record
         assert again.build().data.source.sha256 == record["provenance"]["dataset"]
         assert HELD_OUT in record["deviations"]
-
-    def test_another_data_set_keeps_its_test_images(self, experiment):
-        """Transfer scores its own images, whatever lies in its probe/."""
-        run = experiment("labelled").build()
-        assert len(run.evaluator.other("probed").test.labels) > 0
 
 
 def test_the_terminal_and_the_record_say_once_that_neighbours_are_many(experiment):
@@ -382,30 +344,21 @@ def test_the_terminal_and_the_record_say_once_that_neighbours_are_many(experimen
     assert all(printed.count(line) == 1 for line in notes)
 
 
-class TestDomains:
-    def test_scores_are_by_domain(self, tmp_path):
-        words = [f"output={tmp_path}", f"data.cache={tmp_path / 'cache'}", "logger=csv", "federation.rounds=1"]
-        run = Experiment(compose("domains", "fedavg", words), Display(Console(file=io.StringIO())))
-        record = run.execute()
-        scores = record["scores"]["clients/v2"]
-        assert scores["clients"] == 2
-        domains = scores["accuracy of display"], scores["accuracy of handwriting"]
-        assert scores["accuracy"] == pytest.approx(sum(domains) / 2)
-        assert scores["accuracy_worst_tenth"] == min(domains)
-        sizes = [302, 357]  # test images of either domain, which are all that there are
-        weighted = sum(size * value for size, value in zip(sizes, domains, strict=True)) / sum(sizes)
-        assert weighted == pytest.approx(record["scores"]["linear/v1"]["accuracy"], abs=1e-4)
-        assert record["federation"]["names"] == [f"{name}-{k}" for name in ("display", "handwriting") for k in range(5)]
-
-    def test_images_without_clients_have_no_such_scores(self, experiment):
-        with pytest.raises(
-            ConfigError, match="clients/v1: it scores clients or domains apart, and the test images name"
-        ):
-            experiment("labelled", "evaluation.protocols=[clients/v1]").build()
+def test_scores_are_by_domain(tmp_path):
+    words = [f"output={tmp_path}", f"data.cache={tmp_path / 'cache'}", "logger=csv", "federation.rounds=1"]
+    record = Experiment(compose("domains", "fedavg", words), Display(Console(file=io.StringIO()))).execute()
+    scores = record["scores"]["clients/v2"]
+    domains = scores["accuracy of display"], scores["accuracy of handwriting"]
+    assert (scores["clients"], scores["accuracy_worst_tenth"]) == (2, min(domains))
+    assert scores["accuracy"] == pytest.approx(sum(domains) / 2)
+    weighted = np.average(domains, weights=[302, 357])  # test images of either domain, which are all that there are
+    assert weighted == pytest.approx(record["scores"]["linear/v1"]["accuracy"], abs=1e-4)
+    assert record["federation"]["names"] == [f"{name}-{k}" for name in ("display", "handwriting") for k in range(5)]
 
 
 class TestClasses:
     HERE = own_data.__name__
+    REFUSED = r"names code from outside the suite \({}\.class="
 
     def test_a_dataset_and_a_partition_by_import_path(self, experiment):
         words = (f"data.class={self.HERE}.Blocks", "data.options.count=30", f"partition.class={self.HERE}.by_turns")
@@ -414,18 +367,11 @@ class TestClasses:
         assert record["federation"]["names"] == ["b", "c", "z"]
         named = [line.partition(" ")[0] for line in record["deviations"]]
         assert {f"{self.HERE}.Blocks", f"{self.HERE}.by_turns"} <= set(named)
-        assert record["settings"]["data.class"] == f"{self.HERE}.Blocks"
-        with pytest.raises(ConfigError, match=r"names code from outside the suite \(data\.class="):
+        with pytest.raises(ConfigError, match=self.REFUSED.format("data")):
             load_folder(run.folder)
         trusted = load_folder(run.folder, trust=True)
-        assert trusted.data["class"] == f"{self.HERE}.Blocks"
+        assert trusted.data["class"] == record["settings"]["data.class"] == f"{self.HERE}.Blocks"
         assert identity(trusted) == identity(run.config)
-
-    def test_a_functions_argument_of_the_name_path_is_part_of_the_run(self):
-        words = [f"partition.class={self.HERE}.by_turns"]
-        one, other = (compose(TINY, "fedavg", [*words, f"partition.path={path}"]) for path in ("k3", "k7"))
-        assert identity(one) != identity(other)
-        assert one.scenario != other.scenario
 
     def test_not_even_a_function_of_the_suite_is_called_for_a_folder(self, experiment, tmp_path):
         file = tmp_path / "config.yaml"
@@ -433,57 +379,59 @@ class TestClasses:
             save(experiment("labelled").config, file)
             own = f"{section}:\n  class: methods.libraries.hub_file\n"
             file.write_text(file.read_text().replace(f"{section}:\n", own))
-            with pytest.raises(ConfigError, match=rf"names code from outside the suite \({section}\.class="):
+            with pytest.raises(ConfigError, match=self.REFUSED.format(section)):
                 load_folder(tmp_path)
 
-    def test_its_name_is_that_of_the_class_unless_given(self):
+    def test_names_and_arguments(self):
+        """The data set's name is that of the class unless given; an argument `path` is no file's."""
         config = compose(TINY, "fedavg", [f"data.class={self.HERE}.Blocks"])
         assert (config.data.name, dict(config.data.options)) == ("blocks", {})
-        back = compose(TINY, "fedavg", ["data.name=digits"])
-        assert "class" not in back.data
+        assert "class" not in compose(TINY, "fedavg", ["data.name=digits"]).data
+        words = [f"partition.class={self.HERE}.by_turns"]
+        one, other = (compose(TINY, "fedavg", [*words, f"partition.path={path}"]) for path in ("k3", "k7"))
+        assert identity(one) != identity(other)
+        assert one.scenario != other.scenario
 
     @pytest.mark.parametrize(
-        ("overrides", "line"),
+        ("words", "line"),
         [
-            (["data.class=nowhere.X"], "is its folder in PYTHONPATH"),
-            (["data.class=5"], "data.class='5': give an import path"),
-            (["partition.class=nowhere.split"], "is its folder in PYTHONPATH"),
-            ([f"partition.class={HERE}.by_turns", "partition.second=1"], "unexpected keyword argument 'second'"),
+            ("data.class=nowhere.X", "is its folder in PYTHONPATH"),
+            ("data.class=5", "data.class='5': give an import path"),
+            ("partition.class=nowhere.split", "is its folder in PYTHONPATH"),
+            (f"partition.class={HERE}.by_turns partition.second=1", "unexpected keyword argument 'second'"),
         ],
     )
-    def test_what_is_no_such_class(self, experiment, overrides, line):
+    def test_what_is_no_such_class(self, experiment, words, line):
         with pytest.raises((ConfigError, PartitionError), match=line):
-            experiment("labelled", *overrides, partition="null").execute()
+            experiment("labelled", *words.split(), partition="null").execute()
 
 
 class TestLevels:
     """`data.levels`: the white of images of 16 bits."""
 
     @pytest.fixture
-    def dark(self, tmp_path):
-        """Overrides of a run on images of 12 bits in 16."""
+    def dark(self, tmp_path, experiment):
+        """Makes an experiment on images of 12 bits in 16."""
         rng = np.random.default_rng(0)
         (tmp_path / "dark").mkdir()
         for index in range(12):
-            levels = rng.integers(0, 4096, (8, 8), dtype=np.uint16)
-            Image.fromarray(levels).save(tmp_path / "dark" / f"{index:02}.png")
-        return [f"data.root={tmp_path}", "evaluation.protocols=[geometry/v1]", "partition.clients=2"]
+            Image.fromarray(rng.integers(0, 4096, (8, 8), dtype=np.uint16)).save(tmp_path / "dark" / f"{index:02}.png")
+        words = (f"data.root={tmp_path}", *UNLABELLED, "partition.clients=2")
+        return lambda *more: experiment("dark", *words, *more, partition="iid")
 
-    def test_they_are_part_of_what_a_run_is_only_where_they_are_given(self, experiment, dark):
-        plain = experiment("dark", *dark, partition="iid").config
-        given = experiment("dark", *dark, "data.levels=4095", partition="iid").config
+    def test_they_are_part_of_what_a_run_is_only_where_they_are_given(self, dark):
+        plain, given = dark().config, dark("data.levels=4095").config
         assert identity(plain) != identity(given)
         assert "data.levels" not in settings(plain)
         assert data.source(plain).train.images.max() <= 16
         assert data.source(given).train.images.max() > 250
 
-    def test_without_images_of_16_bits_they_are_refused(self, experiment, dark):
+    def test_without_images_of_16_bits_they_are_refused(self, experiment):
         for levels in ("4095", "max"):
             with pytest.raises(ConfigError, match=f"data.levels={levels}: no image of plain has 16 bits: leave it out"):
                 data.source(experiment("plain", f"data.levels={levels}", partition="folders").config)
 
-    @pytest.mark.parametrize("probe", ["digits", "dark"])
-    def test_another_data_set_has_the_white_of_the_run_where_it_has_16_bits(self, experiment, dark, probe):
-        run = experiment("dark", *dark, "data.levels=max", f"data.probe={probe}", partition="iid")
-        source = data.source(run.config)
-        assert source.probe.levels == (source.levels if probe == "dark" else None)
+    def test_another_data_set_has_the_white_of_the_run_where_it_has_16_bits(self, dark):
+        for probe in ("digits", "dark"):
+            source = data.source(dark("data.levels=max", f"data.probe={probe}").config)
+            assert source.probe.levels == (source.levels if probe == "dark" else None)

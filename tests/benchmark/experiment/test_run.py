@@ -1,3 +1,4 @@
+import csv
 import hashlib
 import io
 import itertools
@@ -27,8 +28,6 @@ from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import RoundLog
 from benchmark.tracking.progress import Display
-from benchmark.tracking.record import with_best_round
-from datamodules.partition import PartitionError
 from datamodules.recipe import Recipe
 from datamodules.views import augment
 from eval.features import EvalError
@@ -38,15 +37,11 @@ from leaderboards import store
 from leaderboards.encoders import shown
 from methods import trees
 from methods.validation import MethodError
-from tests.run_helpers import TINY, build_experiment, same
+from tests.benchmark.cli.cli_helpers import checkpoint, stop
+from tests.run_helpers import TINY, same
 
 NEIGHBOURS = [crowded(200, 79)]
 """What every run of the tiny scenario notes."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    torch.set_num_threads(1)
 
 
 def experiment(tmp_path, *overrides, method="fedavg", scenario=TINY):
@@ -57,28 +52,21 @@ def experiment(tmp_path, *overrides, method="fedavg", scenario=TINY):
     return Experiment(compose(scenario, method, given.values()), Display(console)), console.file
 
 
-def server(folder: Path):
-    """The server Tree of a run folder's checkpoint."""
-    return torch.load(folder / "checkpoint" / "state.pt", weights_only=True)["server"]
+def lines_of(run):
+    return [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
 
 
-def rounds(run_folder: Path) -> list[int]:
-    return [json.loads(line)["round"] for line in (run_folder / "rounds.jsonl").read_text().splitlines()]
+def printed_by_wandb(run):
+    """W&B's log of a run without the headers of 7 bytes of its blocks, which are also within a record (LevelDB)."""
+    wandb.teardown()  # the file is written by W&B's own process, which may lag behind the run
+    (log,) = run.folder.rglob("run-*.wandb")
+    assert "offline" in log.parent.name
+    content = log.read_bytes()
+    return b"".join(content[start + 7 : start + 32_768] for start in range(0, len(content), 32_768))
 
 
-def stop(monkeypatch, owner, moment, round):
-    """Raises KeyboardInterrupt in the hook `moment` when `round` rounds are done."""
-    hook = getattr(owner, moment)
-
-    def stopping(self, loop, *arguments):
-        if loop.round == round:
-            raise KeyboardInterrupt
-        hook(self, loop, *arguments)
-
-    monkeypatch.setattr(owner, moment, stopping)
-
-
-KEPT = ("scores", "bytes", "images")
+ONE_ROUND = "federation.rounds=1"
+KNN = "evaluation.protocols=[knn/v1]"
 
 
 class TestGoingOn:
@@ -128,32 +116,24 @@ class TestGoingOn:
         ],
     )
     def test_a_half_run_goes_on(self, tmp_path, monkeypatch, whole, owner, moment, round, safe):
-        half, _ = experiment(tmp_path, method="scaffold")
-        with monkeypatch.context() as patch:
-            stop(patch, owner, moment, round)
-            with pytest.raises(KeyboardInterrupt):
-                half.execute()
+        stop(experiment(tmp_path, method="scaffold")[0], round, owner, moment)
         again, _ = experiment(tmp_path, method="scaffold")
         began = []
         monkeypatch.setattr(Display, "on_phase_start", lambda self, loop, *_: began.append(loop.round))
         result = again.execute()
         assert began == list(range(safe, 3))
-        assert rounds(again.folder) == [1, 2, 3]
+        assert [line["round"] for line in lines_of(again)] == [1, 2, 3]
         unstopped, expected = whole
-        assert [result[key] for key in KEPT] == [expected[key] for key in KEPT]
-        assert same(server(again.folder), server(unstopped.folder))
+        assert all(result[key] == expected[key] for key in ("scores", "bytes", "images"))
+        assert same(checkpoint(again.folder)["server"], checkpoint(unstopped.folder)["server"])
 
-    def test_the_csv_logger_keeps_the_rounds_before_a_stop(self, tmp_path, monkeypatch):
+    def test_the_csv_logger_keeps_the_rounds_before_a_stop(self, tmp_path):
         half, _ = experiment(tmp_path)
-        with monkeypatch.context() as patch:
-            stop(patch, Display, "on_visit_end", 2)
-            with pytest.raises(KeyboardInterrupt):
-                half.execute()
+        stop(half, 2)
 
         def steps():
             (file,) = half.folder.rglob("metrics.csv")
-            header, *lines = file.read_text().splitlines()
-            return [line.split(",")[header.split(",").index("step")] for line in lines]
+            return [line["step"] for line in csv.DictReader(file.read_text().splitlines())]
 
         assert steps() == ["1", "2"]  # while the run goes on
         experiment(tmp_path)[0].execute()
@@ -164,47 +144,36 @@ class TestGoingOn:
         with pytest.raises(ConfigError, match=r"holds a run of another config \(optimizer.lr: 0.1 -> 0.2\)") as error:
             experiment(tmp_path, "row=mine", "optimizer.lr=0.2")[0].execute()
         assert "\n" not in str(error.value)
-        moved = load_folder(experiment(tmp_path, "row=mine", "optimizer.lr=0.1")[0].folder.rename(tmp_path / "moved"))
-        again = Experiment(moved, Display(Console(file=io.StringIO())), path=tmp_path / "moved").build()
+        moved = experiment(tmp_path, "row=mine", "optimizer.lr=0.1")[0].folder.rename(tmp_path / "moved")
+        again = Experiment(load_folder(moved), Display(Console(file=io.StringIO())), path=moved).build()
         again.loop.restore()
-        assert same(again.loop.server, server(tmp_path / "moved"))
-
-    def test_clients_without_images_to_train_on_are_not_a_matter_of_the_batch(self, tmp_path):
-        run, _ = experiment(tmp_path, "partition.name=iid", "partition.clients=79")  # one image per client
-        with pytest.raises(PartitionError, match="holds 1 image"):
-            run.execute()
+        assert same(again.loop.server, checkpoint(moved)["server"])
 
     def test_what_never_began_is_not_in_the_way_of_the_fixed_file(self, tmp_path):
         """A refused scenario runs once its file is fixed; no folder has to be deleted by hand."""
         scenario = tmp_path / "mine.yaml"
         content = yaml.safe_load(Path(TINY).read_text())
-        for size in (64, 8):
-            scenario.write_text(yaml.safe_dump(content | {"training": {"batch_size": size}}))
-            run, _ = experiment(tmp_path, scenario=str(scenario))
-            if size == 64:
-                with pytest.raises(ConfigError, match="batch_size=64 is larger"):
-                    run.execute()
-        assert run.execute()["rounds"]["done"] == 3
+        scenario.write_text(yaml.safe_dump(content | {"training": {"batch_size": 64}}))
+        with pytest.raises(ConfigError, match="batch_size=64 is larger"):
+            experiment(tmp_path, scenario=str(scenario))[0].execute()
+        scenario.write_text(yaml.safe_dump(content))
+        assert experiment(tmp_path, scenario=str(scenario))[0].execute()["rounds"]["done"] == 3
 
     def test_the_record_says_where_and_how_all_its_rounds_were_played(self, tmp_path, monkeypatch):
-        def stopped(machine, owner, moment, after=None, bitwise_exact=True):
-            run, _ = experiment(tmp_path)
-            with monkeypatch.context() as patch:
-                patch.setattr("benchmark.experiment.run.hardware", lambda device: machine)
-                patch.setattr("benchmark.execution.sequential.SequentialExecutor.bitwise_exact", bitwise_exact)
-                if after is None:
-                    patch.setattr(owner, moment, lambda *_: 1 / 0)
-                else:
-                    stop(patch, owner, moment, after)
-                with pytest.raises((KeyboardInterrupt, ZeroDivisionError)):
-                    run.execute()
+        exact = "benchmark.execution.sequential.SequentialExecutor.bitwise_exact"
 
-        stopped("A", RoundLog, "on_round_end", 1, bitwise_exact=False)
-        stopped("B", Run, "evaluate")
-        run, _ = experiment(tmp_path)
+        def on(machine):
+            monkeypatch.setattr("benchmark.experiment.run.hardware", lambda device: machine)
+            return experiment(tmp_path)[0]
+
         with monkeypatch.context() as patch:
-            patch.setattr("benchmark.experiment.run.hardware", lambda device: "where it is scored")
-            result = run.execute()
+            patch.setattr(exact, False)
+            stop(on("A"), 1, RoundLog, "on_round_end")
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "evaluate", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                on("B").execute()
+        result = on("where it is scored").execute()
         assert result["provenance"]["hardware"] == "B"
         assert {origin["hardware"] for origin in result["evaluated"].values()} == {"where it is scored"}
         assert result["deviations"] == [
@@ -212,10 +181,6 @@ class TestGoingOn:
             "rounds were played by several kinds of device: A, B",
             *NEIGHBOURS,
         ]
-
-    def test_a_folder_that_is_no_run(self, tmp_path):
-        with pytest.raises(ConfigError, match="is not a run folder: it has no config"):
-            load_folder(tmp_path)
 
 
 class TestWhatARunLeaves:
@@ -227,30 +192,21 @@ class TestWhatARunLeaves:
         return run, run.execute()
 
     def test_files(self, finished):
-        files = {file.relative_to(finished[0].folder).as_posix() for file in finished[0].folder.rglob("*.*")}
-        expected = {"config.yaml", "rounds.jsonl", "result.json", "checkpoint/state.pt"}
-        assert expected | {"figures/partition.png", "figures/curves.png"} <= files
+        run, result = finished
+        files = {file.relative_to(run.folder).as_posix() for file in run.folder.rglob("*.*")}
+        assert {"config.yaml", "rounds.jsonl", "result.json", "checkpoint/state.pt"} <= files
         assert not [name for name in files if name.endswith((".tmp", ".new"))]
         assert sum(name.startswith("checkpoint/memory/") for name in files) == 4  # one file per client
+        assert load(run.folder / "config.yaml") == run.config
+        assert store.read(run.folder / "result.json") == result
 
-    def test_the_config_is_the_whole_one(self, finished):
-        assert load(finished[0].folder / "config.yaml") == finished[0].config
-
-    def test_a_line_a_round(self, finished):
-        lines = [json.loads(line) for line in (finished[0].folder / "rounds.jsonl").read_text().splitlines()]
-        assert [line["round"] for line in lines] == [1, 2, 3]
-        assert ["monitor" in line for line in lines] == [False, True, True]
+    def test_the_record_and_a_line_a_round(self, finished):
+        run, record = finished
+        lines, weights = lines_of(run), trees.nbytes(checkpoint(run.folder)["server"]["weights"])
+        assert [(line["round"], "monitor" in line) for line in lines] == [(1, False), (2, True), (3, True)]
         assert all(np.isfinite(line["loss"]) for line in lines)
         assert all(line[key] > 0 for line in lines for key in ("images", "seconds", "client_seconds"))
-        assert set(lines[0]["bytes_down"]) == {"basis", "scale", "weights"}
-        assert set(lines[1]["bytes_down"]) == {"weights"}
-
-    def test_the_record(self, finished):
-        run, result = finished
-        record = store.read(run.folder / "result.json")
-        assert record == result
-        lines = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
-        weights = trees.nbytes(server(run.folder)["weights"])
+        assert [set(line["bytes_down"]) for line in lines[:2]] == [{"basis", "scale", "weights"}, {"weights"}]
         assert record["rounds"] == {"done": 3, "planned": 3}
         assert record["images"] == sum(line["images"] for line in lines)
         assert record["bytes"]["visits"] == 3 * 2  # the warm-up reaches all clients, and counts as no visit
@@ -258,32 +214,31 @@ class TestWhatARunLeaves:
         assert record["bytes"]["down"]["weights"] == 6 * weights
         assert (record["scenario"], record["row"], record["method"], record["seed"]) == ("tiny", "ssd", "ssd", 0)
         assert record["provenance"]["config"] == identity(run.config)
-        recorded = {key: value for key, value in settings(run.config).items() if key != "seed"}
-        left = {"method.variant": "code", "method.weighting": "examples", "optimizer.nesterov": False}  # defaults
-        for key, value in {**recorded, **left}.items():
-            assert record["settings"][key] == value
+        expected = {key: value for key, value in settings(run.config).items() if key != "seed"}
+        expected |= {"method.variant": "code", "method.weighting": "examples", "optimizer.nesterov": False}  # defaults
+        assert {key: record["settings"][key] for key in expected} == expected
         assert "seed" not in record["settings"]
-        assert set(record["evaluated"]) == set(record["scores"])
+        assert set(record["evaluated"]) == set(record["scores"]) == {"knn/v1"}
         assert record["best"]["value"] == max(line["monitor"] for line in lines[1:])
-        assert set(record["scores"]) == {"knn/v1"}
 
-    @pytest.mark.parametrize("name", ["partition", "curves", "costs", "geometry", "plane"])
-    def test_figures_are_those_of_the_runs_history(self, finished, name, tmp_path):
-        run = finished[0].build()
+    def test_figures_are_those_of_the_runs_history(self, finished, tmp_path):
+        run, folders = finished[0].build(), (tmp_path, finished[0].folder / "figures")
         run.loop.restore()
-        plots.save({name: plots.of_run(run.loop.history, run.data, {}, run.name)[name]}, tmp_path)
-        drawn, saved = (
-            np.asarray(Image.open(folder / f"{name}.png")) for folder in (tmp_path, finished[0].folder / "figures")
-        )
-        assert np.array_equal(drawn, saved)
-        assert len(np.unique(saved.reshape(-1, saved.shape[2]), axis=0)) > 20  # not blank
+        names = ("partition", "curves", "costs", "geometry", "plane")
+        figures = plots.of_run(run.loop.history, run.data, {}, run.name)
+        plots.save({name: figures[name] for name in names}, tmp_path)
+        for name in names:
+            drawn, saved = (np.asarray(Image.open(folder / f"{name}.png")) for folder in folders)
+            assert np.array_equal(drawn, saved)
+            assert len(np.unique(saved.reshape(-1, saved.shape[2]), axis=0)) > 20  # not blank
 
     def test_code_from_elsewhere_is_named_with_its_hash(self, tmp_path, monkeypatch):
         """The commit does not identify code from outside the packages."""
         code = "from methods.fedprox import FedProx\n\n\nclass Mine(FedProx):\n    pass\n"
         (tmp_path / "elsewhere.py").write_text(code)
         monkeypatch.syspath_prepend(str(tmp_path))
-        run, _ = experiment(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
+        words = ("method.class=elsewhere.Mine", ONE_ROUND)
+        run, again = (experiment(tmp_path, *words, method="fedprox")[0] for _ in range(2))
         digest = hashlib.sha256(code.encode()).hexdigest()
         assert f"elsewhere.Mine is code from outside the packages: sha256 {digest}" in run.execute()["deviations"]
         (tmp_path / "elsewhere.py").write_text(code + "# edited since\n")
@@ -292,25 +247,21 @@ class TestWhatARunLeaves:
             deviations = opened.evaluate(["knn/v1"]).record["deviations"]
         assert any(digest in line for line in deviations)
         assert any(line.startswith("knn/v1 measured when elsewhere.Mine is code") for line in deviations)
-        again, _ = experiment(tmp_path, "method.class=elsewhere.Mine", "federation.rounds=1", method="fedprox")
         with pytest.raises(ConfigError, match=r"made by other code than today's .*elsewhere\.Mine"):
             again.execute()
         (tmp_path / "elsewhere.py").unlink()
         sys.modules.pop("elsewhere")
         assert again.execute()["deviations"]  # the record is only read: the code to compare it with is gone
-        shipped, _ = experiment(tmp_path, "federation.rounds=1", method="fedprox")
-        assert shipped.execute()["deviations"] == NEIGHBOURS
 
     def test_settings_that_are_not_the_authors_are_named(self, tmp_path):
         file = tmp_path / "paper.yaml"
         file.write_text(f"like: {TINY}\nauthors: {{training.precision: 64-true, training.epochs: 1}}\n")
-        paper, _ = experiment(tmp_path, "federation.rounds=1", scenario=str(file))
-        plain, _ = experiment(tmp_path, "federation.rounds=1")
+        paper, plain = (experiment(tmp_path, ONE_ROUND, scenario=name)[0] for name in (str(file), TINY))
         assert paper.execute()["deviations"] == ["training.precision=32-true, the authors have 64-true", *NEIGHBOURS]
         assert identity(paper.config) == identity(plain.config)
 
     def test_an_infinite_setting_is_recorded_by_its_word(self, tmp_path):
-        run, _ = experiment(tmp_path, "method.threshold=.inf", "federation.rounds=1", method="fedu")
+        run, _ = experiment(tmp_path, "method.threshold=.inf", ONE_ROUND, method="fedu")
         result = run.execute()
         assert result["settings"]["method.threshold"] == "inf"
         assert store.read(run.folder / "result.json") == result
@@ -322,14 +273,9 @@ class TestWhatARunLeaves:
     def test_a_run_without_a_round(self, tmp_path):
         run, _ = experiment(tmp_path, "federation.rounds=0")
         result = run.execute()
-        assert result["rounds"] == {"done": 0, "planned": 0}
+        assert (result["rounds"], lines_of(run)) == ({"done": 0, "planned": 0}, [])
         assert result["bytes"] == {"up": {}, "down": {}, "visits": 0}
-        assert rounds(run.folder) == []
         assert "pooled training images" in result["deviations"][0]
-
-
-BLOCK = 32_768
-"""Bytes of a block of W&B's log, a LevelDB log: each begins with a header of 7, even in the middle of a record."""
 
 
 @pytest.mark.parametrize(
@@ -357,21 +303,13 @@ def test_crops_of_probes_are_resized_as_their_protocol_says(tmp_path):
     assert not torch.equal(*crops)
 
 
-def test_a_record_has_the_best_round_of_the_protocol_that_ran_after_every_round():
-    history = [{"test_accuracy knn/v1": 50.0}, {"test_accuracy knn/v1": 40.0, "test_accuracy linear/v1": 60.0}]
-    scores = {"knn/v1": {"accuracy": 40.0}, "linear/v1": {"accuracy": 60.0}}
-    best = with_best_round(scores, "knn/v1", history)
-    assert best == scores | {"knn/v1": {"accuracy": 40.0, "accuracy_best_on_test": 50.0}}
-    assert with_best_round(scores, "linear/v1", history) == scores  # round 1 lacks it
-    assert with_best_round(scores, None, history) == with_best_round(scores, "semi/v1", history) == scores
+BEST = "evaluation.best_on_test=knn/v1"
 
 
 def test_of_several_encoders_the_best_round_has_the_worst_and_the_mean(tmp_path):
-    words = ("evaluation.protocols=[knn/v1]", "evaluation.best_on_test=knn/v1", "federation.participation=1")
-    run = build_experiment(tmp_path, "local", *words)
+    run, _ = experiment(tmp_path, KNN, BEST, "federation.participation=1", method="local")
     record = run.execute()
-    lines = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
-    scores = record["scores"]["knn/v1"]
+    lines, scores = lines_of(run), record["scores"]["knn/v1"]
     each = [scores["knn/v1"]["accuracy"] for scores in record["encoders"].values()]
     assert lines[-1]["test_accuracy knn/v1"] == min(each)
     assert lines[-1]["test_accuracy_mean knn/v1"] == sum(each) / len(each)
@@ -392,7 +330,7 @@ def test_a_round_that_the_protocol_cannot_score_ends_nothing(tmp_path, monkeypat
         return scores(self, encoder, protocols, *args, **kwargs)
 
     monkeypatch.setattr(Evaluator, "scores", failing)
-    run, printed = experiment(tmp_path, "evaluation.protocols=[knn/v1]", "evaluation.best_on_test=knn/v1")
+    run, printed = experiment(tmp_path, KNN, BEST)
     record = run.execute()
     assert record["rounds"]["done"] == 3
     assert "accuracy_best_on_test" not in record["scores"]["knn/v1"]
@@ -400,19 +338,16 @@ def test_a_round_that_the_protocol_cannot_score_ends_nothing(tmp_path, monkeypat
 
 
 def test_the_best_round_by_test_accuracy_is_recorded_beside_the_last(tmp_path):
-    protocols = ("evaluation.protocols=[knn/v1]", "evaluation.best_on_test=knn/v1")
-    probed, plain = (
-        experiment(tmp_path, *words)[0] for words in (protocols, (protocols[0], f"output={tmp_path / 'b'}"))
-    )
-    scores, lines = probed.execute()["scores"]["knn/v1"], (probed.folder / "rounds.jsonl").read_text().splitlines()
-    accuracies = [json.loads(line)["test_accuracy knn/v1"] for line in lines]
+    probed, plain = (experiment(tmp_path, KNN, more)[0] for more in (BEST, f"output={tmp_path / 'b'}"))
+    scores = probed.execute()["scores"]["knn/v1"]
+    accuracies = [line["test_accuracy knn/v1"] for line in lines_of(probed)]
     assert len(accuracies) == 3
     assert (scores["accuracy"], scores.pop("accuracy_best_on_test")) == (accuracies[-1], max(accuracies))
     assert plain.execute()["scores"]["knn/v1"] == scores  # it does not change the training
 
 
 def test_the_projectors_outputs_are_scored_with_the_exported_projector(tmp_path):
-    overrides = ("federation.rounds=1", "evaluation.protocols=[projected/v1,transfer-synthetic/v2]")
+    overrides = (ONE_ROUND, "evaluation.protocols=[projected/v1,transfer-synthetic/v2]")
     scores = experiment(tmp_path, *overrides)[0].execute()["scores"]
     other = scores["transfer-synthetic/v2"]
     for metric, value in scores["projected/v1"].items():  # the same images: the target is the run's own data set
@@ -432,27 +367,20 @@ def test_wandb_works_offline_without_a_key(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     long = "long" * 20  # longer than the 64 letters that W&B allows for a tag
     run, _ = experiment(tmp_path, "logger=wandb", f"row={long}")
-    result = run.execute()
-    assert result["rounds"]["done"] == 3
-    wandb.teardown()  # the file is written by W&B's own process, which may lag behind the run
-    (log,) = run.folder.rglob("run-*.wandb")
-    assert "offline" in log.parent.name
-    content = log.read_bytes()
-    content = b"".join(content[start + 7 : start + BLOCK] for start in range(0, len(content), BLOCK))
+    assert run.execute()["rounds"]["done"] == 3
+    content = printed_by_wandb(run)
     scalars = ("train/loss", "comm/bytes_up", "sys/seconds", "knn/v1/accuracy", "figures/")
-    assert [name for name in scalars if name.encode() not in content] == [], f"{log}, {len(content)} bytes"
+    assert [name for name in scalars if name.encode() not in content] == [], len(content)
     outside = {file.relative_to(tmp_path).parts[0] for file in tmp_path.rglob("*") if file.is_file()}
     assert outside <= {"runs", "cache", "home"}
 
 
 def test_what_is_evaluated_later_reaches_wandb_too(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    run, _ = experiment(tmp_path, "federation.rounds=1", "evaluation.protocols=[knn/v1]")  # logger=csv
+    run, _ = experiment(tmp_path, ONE_ROUND)  # logger=csv
     run.execute()
     assert main(["evaluate", str(run.folder), "protocols=spectrum/v1", "logger=wandb"]) == 0
-    wandb.teardown()
-    (log,) = run.folder.rglob("run-*.wandb")
-    content = log.read_bytes()
+    content = printed_by_wandb(run)
     assert [name for name in (b"figures/spectrum", b"spectrum/v1/dimensions_90") if name not in content] == []
 
 
@@ -463,15 +391,14 @@ def test_a_run_that_stops_leaves_wandb_to_the_next_one(tmp_path, monkeypatch):
     with pytest.raises(DivergedError):
         broken.execute()
     assert wandb.run is None
-    whole, _ = experiment(tmp_path, "logger=wandb", "federation.rounds=1")
+    whole, _ = experiment(tmp_path, "logger=wandb", ONE_ROUND)
     whole.execute()
     wandb.teardown()
     assert [len(list(run.folder.rglob("run-*.wandb"))) for run in (broken, whole)] == [1, 1]
 
 
 def test_a_monitor_that_meets_no_numbers_ends_the_run_in_one_line(tmp_path):
-    run, _ = experiment(tmp_path, "federation.rounds=1")
-    built = run.build()
+    built = experiment(tmp_path)[0].build()
     encoder = built.evaluator.encoder(built.loop.method.weights(), recalibrated=False)
     with torch.no_grad():
         next(encoder.parameters()).fill_(float("nan"))

@@ -19,6 +19,7 @@ from benchmark.tracking.progress import Display
 from datamodules.sources import Source, Split
 
 CLASSES = {"cifar100": 100, "tiny-imagenet": 200}
+DEVICE = "orchestra/cifar10-cross-device"
 PAPERS = [name for name in available("scenario") if "/" in name]
 
 
@@ -109,46 +110,42 @@ def test_its_first_line_names_the_source_and_what_it_costs(name):
 
 
 @pytest.mark.parametrize(
-    ("scenario", "method", "key", "value"),
+    ("scenario", "method", "expected"),
     [
-        ("fedx/cifar10", "fedx", "objective.temperature", 0.1),
-        ("fedx/svhn", "fedx", "training.batch_size", 64),
-        ("fedx/svhn", "fedu-fedx", "training.batch_size", 64),
-        ("fedx/svhn", "fedu", "training.batch_size", 128),
-        ("fedx/cifar10-data10", "fedx", "partition.share", 0.1),
-        ("fedx/cifar10-r50", "fedavg", "training.epochs", 20),
-        ("ssd/cifar100-cross-device", "ssd", "partition.clients", 50),
-        ("ssd/cifar10-cross-silo", "feddecorr objective=align_uniform", "method.weight", 0.01),
-        ("ssd/cifar10-cross-silo", "feddecorr", "method.weight", None),
-        ("ssd/cifar10-cross-silo", "fedavg", "method.weight", None),
-        ("ldawa/cifar100-e5", "ldawa", "encoder.class", "methods.networks.resnet34"),
-        ("fedema/cifar100", "fedema", "partition.classes_per_client", 20),
-        ("orchestra/cifar10-cross-device", "orchestra", "partition.clients", 100),
-        ("orchestra/cifar10-cross-device", "orchestra", "objective.clusters", 32),
-        ("orchestra/cifar10-cross-device", "orchestra", "objective.momentum", 0.996),
-        ("orchestra/cifar10-cross-device", "orchestra", "optimizer.lr", 0.003),
-        ("orchestra/cifar10-cross-device", "fedavg objective=simsiam", "optimizer.lr", 0.01),
-        ("orchestra/cifar10-cross-device", "fedavg objective=rotation", "views.crop_scale", None),
-        ("orchestra/cifar10-cross-device-alpha0.001", "orchestra", "partition.alpha", 0.001),
-        ("orchestra/cifar10-cross-silo", "orchestra", "training.batch_size", 256),
-        ("orchestra/cifar10-cross-silo", "orchestra", "optimizer.lr", 0.01),
-        ("orchestra/cifar10-cross-silo", "fedavg objective=simsiam", "optimizer.lr", 0.03),
-        ("orchestra/cifar10-cross-silo", "fedu", "objective.momentum", 0.99),
-        ("orchestra/cifar100-cross-silo", "orchestra", "method.local_clusters", 16),
-        ("orchestra/cifar100-cross-silo", "orchestra", "objective.clusters", 256),
-        ("fedsc/cifar100", "fedsc", "partition.clients", 20),
-        ("fedsc/svhn", "fedavg objective=byol", "training.clip_norm", 1.0),
-        ("flesd/cifar10-a1", "fedavg", "federation.rounds", 10),
-        ("flesd/cifar100-a0.01", "flesd", "federation.rounds", 2),
-        ("flesd/cifar100-a100", "flesd", "federation.rounds", 4),
-        ("flesd/cifar100-a0.01", "flesd", "training.epochs", 100),
-        ("flesd/cifar10-a100", "flesd-cc", "training.epochs", 200),
-        ("flesd/tiny-imagenet-a100", "fedprox", "objective.form", "one-way"),
+        ("fedx/cifar10", "fedx", {"objective.temperature": 0.1}),
+        ("fedx/svhn", "fedx", {"training.batch_size": 64}),
+        ("fedx/svhn", "fedu-fedx", {"training.batch_size": 64}),
+        ("fedx/svhn", "fedu", {"training.batch_size": 128}),
+        ("fedx/cifar10-data10", "fedx", {"partition.share": 0.1}),
+        ("fedx/cifar10-r50", "fedavg", {"training.epochs": 20}),
+        ("ssd/cifar100-cross-device", "ssd", {"partition.clients": 50}),
+        ("ssd/cifar10-cross-silo", "feddecorr objective=align_uniform", {"method.weight": 0.01}),
+        ("ssd/cifar10-cross-silo", "feddecorr", {"method.weight": None}),
+        ("ssd/cifar10-cross-silo", "fedavg", {"method.weight": None}),
+        ("ldawa/cifar100-e5", "ldawa", {"encoder.class": "methods.networks.resnet34"}),
+        ("fedema/cifar100", "fedema", {"partition.classes_per_client": 20}),
+        (DEVICE, "orchestra", {"partition.clients": 100, "objective.clusters": 32, "objective.momentum": 0.996}),
+        (DEVICE, "orchestra", {"optimizer.lr": 0.003}),
+        (DEVICE, "fedavg objective=simsiam", {"optimizer.lr": 0.01}),
+        (DEVICE, "fedavg objective=rotation", {"views.crop_scale": None}),
+        (f"{DEVICE}-alpha0.001", "orchestra", {"partition.alpha": 0.001}),
+        ("orchestra/cifar10-cross-silo", "orchestra", {"training.batch_size": 256, "optimizer.lr": 0.01}),
+        ("orchestra/cifar10-cross-silo", "fedavg objective=simsiam", {"optimizer.lr": 0.03}),
+        ("orchestra/cifar10-cross-silo", "fedu", {"objective.momentum": 0.99}),
+        ("orchestra/cifar100-cross-silo", "orchestra", {"method.local_clusters": 16, "objective.clusters": 256}),
+        ("fedsc/cifar100", "fedsc", {"partition.clients": 20}),
+        ("fedsc/svhn", "fedavg objective=byol", {"training.clip_norm": 1.0}),
+        ("flesd/cifar10-a1", "fedavg", {"federation.rounds": 10}),
+        ("flesd/cifar100-a0.01", "flesd", {"federation.rounds": 2, "training.epochs": 100}),
+        ("flesd/cifar100-a100", "flesd", {"federation.rounds": 4}),
+        ("flesd/cifar10-a100", "flesd-cc", {"training.epochs": 200}),
+        ("flesd/tiny-imagenet-a100", "fedprox", {"objective.form": "one-way"}),
     ],
 )
-def test_a_setting_of_its_paper(scenario, method, key, value):
+def test_settings_of_its_paper(scenario, method, expected):
     name, *words = method.split()
-    assert OmegaConf.select(compose(scenario, name, words), key) == value
+    config = compose(scenario, name, words)
+    assert {key: OmegaConf.select(config, key) for key in expected} == expected
 
 
 @pytest.mark.parametrize("objective", ["simclr", "byol", "moco", "protocl"])
@@ -172,35 +169,29 @@ def test_orchestras_networks_are_the_codes_and_its_bank_takes_a_batch(scenario):
     assert len(method.objective.bank) >= config.training.batch_size
 
 
-@pytest.mark.parametrize(
-    ("scenario", "protocol"),
-    [
-        ("ssd/cifar100-cross-device", "linear-ssd/v1"),
-        ("fedx/svhn", "linear-fedx/v1"),
-        ("ldawa/cifar100-e10", "linear-ldawa/v2"),
-        ("fedema/cifar100", "linear-fedu/v1"),
-        ("orchestra/cifar100-cross-silo", "linear-orchestra-cached/v1"),
-        ("flesd/cifar100-a1", "linear-flesd-cached/v1"),
-    ],
-)
-def test_each_paper_is_measured_by_its_own_probe_too(scenario, protocol):
-    assert {"linear/v1", protocol} <= set(compose(scenario, "fedavg").evaluation.protocols)
+def test_each_paper_is_measured_by_its_own_probe_too():
+    for scenario, probe in {
+        "ssd/cifar100-cross-device": "ssd/v1",
+        "fedx/svhn": "fedx/v1",
+        "ldawa/cifar100-e10": "ldawa/v2",
+        "fedema/cifar100": "fedu/v1",
+        "orchestra/cifar100-cross-silo": "orchestra-cached/v1",
+        "flesd/cifar100-a1": "flesd-cached/v1",
+    }.items():
+        assert {"linear/v1", f"linear-{probe}"} <= set(compose(scenario, "fedavg").evaluation.protocols)
 
 
-@pytest.mark.parametrize("name", [name for name in available("suite") if name.startswith("flesd")])
-def test_flesds_tables_have_their_cells(name):
-    """Tables 1, 2 and 4 to 11: settings x rows."""
+def test_flesds_tables_have_their_cells():
+    """Tables 1, 2 and 4 to 11: settings x rows; the distillations of table 11 have as many steps each."""
     cells = {"table1": 12 * 6, "table2": 3 * 12, "table4": 18 * 2, "table5": 36 * 2, "table6": 12 * 2, "cases": 3 * 26}
-    content = read("suite", name)
-    assert len(content["scenarios"]) * len(content["methods"]) == cells[name.removeprefix("flesd-")]
-
-
-def test_the_distillations_of_table_11_have_as_many_steps_each():
-    rows = [line for line in read("suite", "flesd-cases")["methods"] if "distil_batch_size" in line]
-    configs = [compose("flesd/cifar100-a1", *line.split()[:1], line.split()[1:]) for line in rows]
-    steps = [config.method.get("distil_epochs", 200) / config.method.distil_batch_size for config in configs]
-    assert len(steps) == 4
-    assert len(set(steps)) == 1
+    assert {f"flesd-{table}" for table in cells} == {name for name in available("suite") if name.startswith("flesd")}
+    for table, count in cells.items():
+        content = read("suite", f"flesd-{table}")
+        assert len(content["scenarios"]) * len(content["methods"]) == count
+    rows = [line.split() for line in content["methods"] if "distil_batch_size" in line]
+    methods = [compose("flesd/cifar100-a1", name, words).method for name, *words in rows]
+    steps = [method.get("distil_epochs", 200) / method.distil_batch_size for method in methods]
+    assert (len(steps), len(set(steps))) == (4, 1)
 
 
 @pytest.mark.parametrize("name", ["flesd-table1", "flesd-table4"])

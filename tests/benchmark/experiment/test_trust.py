@@ -1,10 +1,9 @@
 """A run folder that somebody else made: its config is read, but names no code that would run unasked."""
 
-import shutil
 import socket
 import sys
-from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,8 +11,8 @@ import yaml
 
 from benchmark.cli.main import main
 from benchmark.configuration.instantiate import locate
-from benchmark.federation.loop import FederatedLoop
 from leaderboards import store
+from tests.benchmark.cli.cli_helpers import control_c, interrupt
 from tests.run_helpers import TINY
 
 OWN = """
@@ -28,23 +27,8 @@ class Own(FedAvg):
 """
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run of FedAvg, not to be changed."""
-    place = tmp_path_factory.mktemp("finished")
-    words = ["logger=csv", "threads=1", f"output={place}/runs", f"data.cache={place}/cache"]
-    assert main(["run", TINY, "fedavg", "federation.rounds=1", "row=it", "scenario=tiny", *words]) == 0
-    return place / "runs" / "tiny" / "it" / "seed0"
-
-
 @pytest.fixture
-def folder(tmp_path: Path, finished: Path) -> Path:
-    """A copy of that folder."""
-    return shutil.copytree(finished, tmp_path / "runs" / "tiny" / "it" / "seed0")
-
-
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own(tmp_path, monkeypatch):
     """The module `outside_module` with a method, which leaves a file when it is imported."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "outside_module.py").write_text(OWN)
@@ -53,16 +37,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "code" / "imported"
 
 
-def refused(capsys: pytest.CaptureFixture, *words: str) -> str:
-    """The one line of a command that is refused."""
-    capsys.readouterr()
-    assert main(words) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1, err
-    return err
-
-
-def name_class(folder: Path, where: str, path: str, **arguments: object) -> None:
+def name_class(folder, where, path, **arguments):
     """Writes the import path, and arguments, into the folder's config."""
     config = yaml.safe_load((folder / "config.yaml").read_text())
     section = {"class": path, **arguments}
@@ -93,11 +68,9 @@ def unresolved(**_: object) -> "Nowhere":  # type: ignore[name-defined] # noqa: 
     """A function whose annotation is imported for type checkers only."""
 
 
-@pytest.mark.parametrize(
-    ("name", "where"), [("Decayed", "server_optimizer"), ("untyped", "encoder"), ("unresolved", "encoder")]
-)
-def test_own_code_of_the_right_kind_is_taken(name: str, where: str) -> None:
-    assert locate({"class": f"{__name__}.{name}"}, where) is globals()[name]
+def test_own_code_of_the_right_kind_is_taken():
+    for kind, where in {Decayed: "server_optimizer", untyped: "encoder", unresolved: "encoder"}.items():
+        assert locate({"class": f"{__name__}.{kind.__name__}"}, where) is kind
 
 
 SECTIONS = (
@@ -106,18 +79,15 @@ SECTIONS = (
 
 
 @pytest.mark.parametrize("where", SECTIONS)
-def test_code_from_outside_is_refused_before_it_is_imported(
-    folder: Path, own: Path, capsys: pytest.CaptureFixture, where: str
-) -> None:
+def test_code_from_outside_is_refused_before_it_is_imported(folder, own, refused, where):
     before = (folder / "config.yaml").read_text()
     for path in ("os.system", "builtins.exec", "torch.hub.load", "subprocess.Popen", "outside_module.Own"):
         (folder / "config.yaml").write_text(before)
         name_class(folder, where, path, command=f"touch {own}", args=f"touch {own}")
         for command in ("resume", "evaluate") if path == "outside_module.Own" else ("resume",):
-            err = refused(capsys, command, str(folder))
+            err = refused(command, str(folder))
             line = f"error: {folder}/config.yaml names code from outside the suite ({where}.class={path})"
-            assert (err.startswith(line), "trust=true" in err) == (True, True)
-            assert not own.exists()
+            assert (err.startswith(line), "trust=true" in err, own.exists()) == (True, True, False)
 
 
 @pytest.mark.parametrize(
@@ -139,13 +109,9 @@ def test_code_from_outside_is_refused_before_it_is_imported(
         ("server_optimizer", "methods.fedavg.FedAvg"),
     ],
 )
-def test_a_class_of_another_kind_is_refused_before_anything_is_called(
-    folder: Path, capsys: pytest.CaptureFixture, where: str, path: str
-) -> None:
+def test_a_class_of_another_kind_is_refused_before_anything_is_called(folder, refused, where, path):
     name_class(folder, where, path)
-    err = refused(capsys, "resume", str(folder))
-    assert err.startswith("error: ")
-    assert f"{where}.class={path}" in err
+    assert f"{where}.class={path}" in refused("resume", str(folder))
 
 
 @pytest.mark.parametrize(
@@ -159,38 +125,29 @@ def test_a_class_of_another_kind_is_refused_before_anything_is_called(
         ({"name": "resnet18", "weights": "IMAGENET1K_V1"}, "would fetch resnet18-f37072fd.pth"),
     ],
 )
-def test_no_argument_of_an_encoder_fetches_or_loads(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
-    section: dict,
-    line: str,
-) -> None:
-    reached: list[object] = []
-    monkeypatch.setattr(socket.socket, "connect", lambda *given: reached.append(given))
+def test_no_argument_of_an_encoder_fetches_or_loads(folder, tmp_path, monkeypatch, refused, section, line):
+    reached = Mock()
+    monkeypatch.setattr(socket.socket, "connect", reached)
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     name_class(folder, "encoder", "methods.networks.torchvision", **section)
     (folder / "result.json").unlink()
-    assert line in refused(capsys, "resume", str(folder))
-    assert reached == []
+    assert line in refused("resume", str(folder))
+    assert not reached.called
 
 
 @pytest.mark.parametrize("link", ["checkpoint/memory", "result.json.tmp", "lock", "figures/curves.png"])
-def test_a_link_out_of_the_folder_is_refused_before_anything_is_written(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture, link: str
-) -> None:
+def test_a_link_out_of_the_folder_is_refused_before_anything_is_written(folder, tmp_path, refused, link):
     (outside := tmp_path / "outside").mkdir()
     (outside / "thesis.tex").write_text("all of it")
     path = folder / link
     path.unlink(missing_ok=True)
     path.symlink_to(outside if link == "checkpoint/memory" else outside / "thesis.tex")
     for command in ("resume", "evaluate"):
-        assert f"{path} is a link out of its run folder" in refused(capsys, command, str(folder))
+        assert f"{path} is a link out of its run folder" in refused(command, str(folder))
     assert (outside / "thesis.tex").read_text() == "all of it"
 
 
-def test_the_link_of_wandb_to_its_own_log_is_no_such_link(folder: Path, tmp_path: Path) -> None:
+def test_the_link_of_wandb_to_its_own_log_is_no_such_link(folder, tmp_path):
     logs = folder / "wandb" / "offline-run-1" / "logs"
     logs.mkdir(parents=True)
     (logs / "debug-core.log").symlink_to(tmp_path / "core.log")
@@ -198,54 +155,39 @@ def test_the_link_of_wandb_to_its_own_log_is_no_such_link(folder: Path, tmp_path
 
 
 @pytest.mark.parametrize("where", [where for where in SECTIONS if "encoder" not in where])  # theirs may be functions
-def test_the_command_line_names_own_code_but_of_the_right_kind(
-    tmp_path: Path, capsys: pytest.CaptureFixture, where: str
-) -> None:
+def test_the_command_line_names_own_code_but_of_the_right_kind(refused, where):
     section = f"{where}=[{{class: os.system}}]" if where == "method.addons" else f"{where}.class=os.system"
-    words = ("run", TINY, "flesd", section, f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache")
-    assert f"{where}.class=os.system is no " in refused(capsys, *words)
+    assert f"{where}.class=os.system is no " in refused("run", TINY, "flesd", section)
 
 
-def test_own_code_resumes_with_trust(
-    tmp_path: Path, own: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_code_resumes_with_trust(tmp_path, own, call, refused, monkeypatch):
     """What has changed between two sessions is recorded twice."""
-    words = ["logger=csv", "threads=1", f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache", "row=own"]
-    command = ["run", TINY, "fedavg", "method.class=outside_module.Own", "scenario=tiny", *words]
     path = tmp_path / "runs" / "tiny" / "own" / "seed0"
-
-    def stop(self: FederatedLoop) -> None:
-        save(self)
-        raise KeyboardInterrupt
-
-    save = FederatedLoop.save
-    monkeypatch.setattr(FederatedLoop, "save", stop)
-    assert main(command) == 130
-    monkeypatch.setattr(FederatedLoop, "save", save)
+    with monkeypatch.context() as patch:
+        interrupt(patch, 3, control_c)  # in the second round
+        assert call("run", TINY, "fedavg", "method.class=outside_module.Own", "scenario=tiny", "row=own")[0] == 130
     with (own.parent / "outside_module.py").open("a") as stream:
         stream.write("# another line\n")
-    assert "trust=true" in refused(capsys, "resume", str(path))
-    assert "trust=maybe: give true or false" in refused(capsys, "resume", str(path), "trust=maybe")
-    assert main(["resume", str(path), "trust=true"]) == 0
-    assert main(["evaluate", str(path), "protocols=knn/v1", "trust=true"]) == 0
+    assert "trust=true" in refused("resume", str(path))
+    assert "trust=maybe: give true or false" in refused("resume", str(path), "trust=maybe")
+    assert call("resume", str(path), "trust=true")[0] == 0
+    assert call("evaluate", str(path), "protocols=knn/v1", "trust=true")[0] == 0
     lines = [line for line in store.read(path / "result.json")["deviations"] if "outside_module.Own" in line]
     assert len(set(lines)) == 2
 
 
-def test_a_record_of_another_config_and_a_lost_checkpoint_are_named(
-    folder: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_record_of_another_config_and_a_lost_checkpoint_are_named(folder, call, refused):
     config, state = (folder / "config.yaml").read_text(), (folder / "checkpoint" / "state.pt").read_bytes()
     (folder / "config.yaml").write_text(config.replace("lr: 0.05", "lr: 0.9"))
-    assert "result.json is the record of another config" in refused(capsys, "resume", str(folder))
+    assert "result.json is the record of another config" in refused("resume", str(folder))
     (folder / "config.yaml").write_text(config)
     (folder / "checkpoint" / "state.pt").unlink()
-    assert "its encoder is gone with" in refused(capsys, "evaluate", str(folder))
+    assert "its encoder is gone with" in refused("evaluate", str(folder))
     (folder / "result.json").write_text("{")
-    assert "delete it, and the same command makes it again" in refused(capsys, "resume", str(folder))
+    assert "delete it, and the same command makes it again" in refused("resume", str(folder))
     (folder / "checkpoint" / "state.pt").write_bytes(state[:100] + b"x" + state[101:])
     (folder / "result.json").unlink()
-    assert "it has changed since it was written" in refused(capsys, "resume", str(folder))
+    assert "it has changed since it was written" in refused("resume", str(folder))
     (folder / "checkpoint" / "state.pt").unlink()
-    assert main(["resume", str(folder)]) == 0
-    assert "starts over" in capsys.readouterr().out
+    code, out, _ = call("resume", str(folder))
+    assert (code, "starts over" in out) == (0, True)
