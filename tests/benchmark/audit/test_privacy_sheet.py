@@ -92,8 +92,10 @@ def test_a_quantised_matrix_is_values_and_columns():
     assert "the 1 % largest of each row" in entry.protected
 
 
-def test_every_shipped_method_is_on_the_sheet():
+def test_every_shipped_method_is_on_the_sheet_and_scenarios_are_given_for_no_other():
     assert list(COMMITTED) == available("method"), "write it anew: python -m benchmark privacy"
+    assert set(privacy_sheet.scenarios()) <= set(COMMITTED)
+    assert set(privacy_sheet.scenarios().values()) <= set(available("scenario"))
 
 
 @pytest.mark.parametrize(
@@ -108,63 +110,55 @@ def test_the_page_is_rendered_from_the_committed_sheet():
     assert page == filled(page, read(ROOT / "leaderboards" / "privacy.json")), "python -m benchmark privacy"
 
 
-def test_scenarios_are_given_for_shipped_methods_only():
-    assert set(privacy_sheet.scenarios()) <= set(available("method"))
-    assert set(privacy_sheet.scenarios().values()) <= set(available("scenario"))
+PARTS, ROWS = "encoder, projector: {} numbers, {} of them running statistics", "all rows together"
+DESCRIBED = [  # an entry of a method: its shape, when it is sent, how it is combined, whether the server needs it alone
+    ("fedavg", 0, PARTS.format("11,573,952", "10,624"), "every round", "mean over clients, by their images", False),
+    ("fedsc", 0, "512 x 512", "every round, in the first by all clients", "one by one", True),
+    ("fedsc", 1, PARTS.format("12,228,544", "9,600"), "every round", "mean over clients, all alike", False),
+    ("fedu2", 1, "encoder, projector: 13,696 running statistics", "every round", "mean over clients, by their batches",
+     False),
+    ("ldawa", 0, PARTS.format("11,244,096", "9,600"), "in rounds 1 to 3", "mean over clients, by their images", False),
+    ("ldawa", 1, PARTS.format("11,244,096", "9,600"), "from round 4 on", "mean over clients, weighed by what is in it",
+     True),
+    ("orchestra", 0, "8 x 512", "once, in round 1, by all clients", ROWS, True),
+    ("orchestra", 2, "8 x 512", "every round", ROWS, True),
+]  # fmt: skip
+KEPT = [
+    ("fedavg", (), 0),
+    ("scaffold", ("c",), 4 * (RESNET + DEFAULT)),
+    ("ssd", ("scale", "basis"), 4 * (512 + 512**2)),
+    (
+        "fedu",
+        ("target_encoder", "target_projector", "predictor", "d"),
+        4 * (RESNET + RUNNING + FEDU + PREDICTOR + 4 * 4096 + 1),
+    ),
+]
 
 
-class TestDescriptions:
-    def test_parts_and_their_running_statistics(self):
-        (entry,) = COMMITTED["fedavg"].entries
-        assert entry.shape == "encoder, projector: 11,573,952 numbers, 10,624 of them running statistics"
-        assert (entry.when, entry.combined, entry.alone) == ("every round", "mean over clients, by their images", False)
-        assert entry.protected is None
-        assert COMMITTED["fedu2"].entries[1].shape == "encoder, projector: 13,696 running statistics"
+def test_entries_and_the_state_that_stays_with_the_client_are_described_as_by_hand():
+    for name, k, *wanted in DESCRIBED:
+        entry = COMMITTED[name].entries[k]
+        assert [entry.shape, entry.when, entry.combined, entry.alone] == wanted
+        assert entry.recurs == (not entry.when.startswith("once"))
+    assert [(name, COMMITTED[name].keeps, COMMITTED[name].kept_bytes) for name, *_ in KEPT] == KEPT
 
-    def test_a_matrix_and_its_protection(self):
-        R, weights = COMMITTED["fedsc"].entries
-        assert (R.shape, R.combined, R.alone) == ("512 x 512", "one by one", True)
-        assert R.when == "every round, in the first by all clients"
-        rows = "mean over the client's images, rows clipped to norm 2"
-        other, _ = privacy_sheet.record_method("fedsc", [*SMALL, "method.sigma=0.002", "privacy.delta=1e-4"]).entries
-        for entry, sigma, delta in ((R, 0.00104, 1e-5), (other, 0.002, 1e-4)):
-            cost = epsilon(
-                ((Release(sigma * 5_000 / (2**0.5 * 4)), 1),), delta
-            )  # sigma N / (sqrt(2) mu), as in the code
-            noise = f"Gaussian noise of {sigma} on every entry; a release costs epsilon {cost:.3g} at delta {delta:g}"
-            assert entry.protected == f"{rows}, {noise}"
-        assert (weights.combined, weights.protected) == ("mean over clients, all alike", None)
 
-    def test_an_entry_that_is_sent_once(self):
-        initialise, weights, centroids = COMMITTED["orchestra"].entries
-        assert (initialise.when, initialise.recurs) == ("once, in round 1, by all clients", False)
-        assert (centroids.when, centroids.recurs) == (weights.when, weights.recurs) == ("every round", True)
-        rows, _, width = centroids.shape.split()
-        assert centroids.bytes == initialise.bytes == 4 * int(rows) * int(width)
-        assert (centroids.combined, centroids.alone) == ("all rows together", True)
-
-    def test_a_mean_whose_weights_depend_on_the_replies(self):
-        first, later = COMMITTED["ldawa"].entries
-        assert (first.when, first.alone) == ("in rounds 1 to 3", False)
-        assert (later.when, later.alone) == ("from round 4 on", True)
-        assert later.combined == "mean over clients, weighed by what is in it"
-
-    def test_the_state_that_stays_with_the_client(self):
-        assert COMMITTED["fedavg"].keeps == ()
-        assert COMMITTED["scaffold"].keeps == ("c",)
-        assert COMMITTED["scaffold"].kept_bytes == 4 * (RESNET + DEFAULT)
-        assert COMMITTED["ssd"].keeps == ("scale", "basis")
-        assert COMMITTED["ssd"].kept_bytes == 4 * (512 + 512**2)
-        assert COMMITTED["fedu"].keeps == ("target_encoder", "target_projector", "predictor", "d")
-        assert {"d", "scale", "round"} < set(COMMITTED["fedema"].keeps)
-        local = privacy_sheet.record_method("fedavg", [*SMALL, "federation.batch_norm=local"])
-        assert local.keeps == ("running statistics",)
+def test_noise_on_a_matrix_is_described_with_the_epsilon_of_a_release():
+    plain, weights = COMMITTED["fedsc"].entries
+    other, _ = privacy_sheet.record_method("fedsc", [*SMALL, "method.sigma=0.002", "privacy.delta=1e-4"]).entries
+    for entry, sigma, delta in ((plain, 0.00104, 1e-5), (other, 0.002, 1e-4)):
+        cost = epsilon(((Release(sigma * 5_000 / (2**0.5 * 4)), 1),), delta)  # sigma N / (sqrt(2) mu), as in the code
+        noise = f"Gaussian noise of {sigma} on every entry; a release costs epsilon {cost:.3g} at delta {delta:g}"
+        assert entry.protected == f"mean over the client's images, rows clipped to norm 2, {noise}"
+    assert weights.protected is None
 
 
 def test_clipped_and_noisy_updates_are_described_with_their_epsilon():
     words = ["privacy.mechanism=central", "privacy.clip=2", "privacy.noise_multiplier=1.5"]
     words += ["federation.batch_norm=local"]
-    (weights,) = privacy_sheet.record_method("fedavg", [*SMALL, *words]).entries
+    method = privacy_sheet.record_method("fedavg", [*SMALL, *words])
+    assert method.keeps == ("running statistics",)
+    (weights,) = method.entries
     assert weights.combined == "mean over clients, all alike"
     assert weights.protected == (
         "a client's update clipped to norm 2, Gaussian noise of 3 on the sum, by the server; "
@@ -178,36 +172,37 @@ def test_clipped_and_noisy_updates_are_described_with_their_epsilon():
         privacy_sheet.record_method("fedsc", [*SMALL, *words[:3], "method.sigma=0.01"])
 
 
+FEW = {
+    "orchestra": ["method.local_clusters=4", "method.server_steps=5"],
+    "fedca": ["method.dictionary=4", "method.base_epochs=1"],  # clients hold unequal numbers of images
+    "flesd": ["method.distil_epochs=1"],
+    "flesd-cc": ["method.distil_epochs=1"],
+    "flesd-two": ["method.distil_epochs=1", "federation.encoders.half.clients=[3]"],
+    "fedu2": ["method.solver=descent"],  # as in its scenario
+    "lwfedssl": ["method.stages=1"],  # so that all rounds have the same bytes
+    "progfedssl": ["method.stages=1"],
+}
+
+
 @pytest.mark.parametrize("name", [name for name in available("method") if name != "centralized"])
 def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monkeypatch):
     """The tiny scenario: its clients hold few images, hence fewer clusters and public images than by default."""
-    few = {
-        "orchestra": ["method.local_clusters=4", "method.server_steps=5"],
-        "fedca": ["method.dictionary=4", "method.base_epochs=1"],  # clients hold unequal numbers of images
-        "flesd": ["method.distil_epochs=1"],
-        "flesd-cc": ["method.distil_epochs=1"],
-        "flesd-two": ["method.distil_epochs=1", "federation.encoders.half.clients=[3]"],
-        "fedu2": ["method.solver=descent"],  # as in its scenario
-        "lwfedssl": ["method.stages=1"],  # so that all rounds have the same bytes
-        "progfedssl": ["method.stages=1"],
-    }.get(name, [])
+    few = FEW.get(name, [])
     encoder = "encoder={class: methods.networks.convnet, widths: [6, 8], strides: [2, 2]}"
     if "encoder" in read_config("method", name):
         encoder = "encoder={class: tests.methods.vits.small}"
         few += [encoder, "views.size=8"]  # the images of the sheet are larger
     known = arguments(locate(compose("digits", name).objective, "objective"))
-    widths = {"projector": "[12,8]", "predictor": "4", "head_norm": "true"}
-    heads = [f"heads.{key}={value}" for key, value in widths.items() if key in known]
+    widths = {"projector": "[12,8]", "predictor": "4", "head_norm": "true"}.items()
+    heads = [f"heads.{key}={value}" for key, value in widths if key in known]
     run = run_helpers.train_run(tmp_path, name, "federation.rounds=2", "federation.participation=1", *few)
     if run.data.public is not None:
         monkeypatch.setattr(privacy_sheet, "IMAGES", len(run.data.public))
     method = privacy_sheet.record_method(name, [encoder, *heads, *(word for word in few if word != encoder)])
-    lines = run.loop.ledger.lines.items()
-    clients = run.loop.clients
+    lines, clients = run.loop.ledger.lines.items(), run.loop.clients
     billed = {(phase, entry): size / len(clients) for (_, phase, way, entry), size in lines if way == "up"}
     assert billed == {(entry.phase, entry.entry): entry.bytes for entry in method.entries}
-    memory = run.loop.client_state.get(clients[0].id, {})
-    assert method.kept_bytes == trees.nbytes(memory)
+    assert method.kept_bytes == trees.nbytes(run.loop.client_state.get(clients[0].id, {}))
 
 
 @pytest.mark.parametrize(
@@ -229,25 +224,22 @@ def test_rounds_are_described(rounds, cohorts, words):
 
 
 def test_rounds_of_one_plan_are_run_once_and_round_0_by_itself():
-    a, b = Phase("fit", uplink={"a": Sum()}), Phase("fit", uplink={"b": Sum()})
-    assert privacy_sheet.representatives([[a], [a], [a], [b], [a], [b]]) == [0, 1, 1, 3, 1, 3]
-    assert privacy_sheet.representatives([[a]]) == [0]
-    assert privacy_sheet.representatives([]) == []
+    plans = {"": [], "a": [0], "aaabab": [0, 1, 1, 3, 1, 3]}
+    for letters, instead in plans.items():
+        plan = [[Phase("fit", uplink={letter: Sum()})] for letter in letters]
+        assert privacy_sheet.representatives(plan) == instead
 
 
-def test_a_method_outside_the_packages():
-    method = privacy_sheet.record_method("examples/fedexp.yaml", SMALL)
-    weights, norm = method.entries
+def test_a_method_outside_the_packages_and_the_extra_exchanges_of_a_batch_norm_policy_are_there():
+    recalibrated = [*SMALL, "federation.batch_norm=recalibrate"]
+    method = privacy_sheet.record_method("examples/fedexp.yaml", recalibrated)
+    weights, norm, statistics = method.entries
     assert method.name == "fedexp"
     assert (norm.entry, norm.shape, norm.bytes) == ("norm", "1 number", 4)
-    assert weights == privacy_sheet.record_method("fedavg", SMALL).entries[0]
-
-
-def test_extra_exchanges_of_a_batch_norm_policy_are_there():
-    weights, statistics = privacy_sheet.record_method("fedavg", [*SMALL, "federation.batch_norm=recalibrate"]).entries
     assert (statistics.phase, statistics.entry) == ("recalibrate", "statistics")
     assert "running statistics" in statistics.shape
     assert "statistics" not in weights.shape
+    assert (weights, statistics) == privacy_sheet.record_method("fedavg", recalibrated).entries
 
 
 class Public(FederatedMethod):

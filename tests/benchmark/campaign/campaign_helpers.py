@@ -93,15 +93,3 @@ class Forked:
     @property
     def returncode(self):
         return self.poll()
-
-
-def start_campaign(file, folder, *words):
-    """A campaign in a process of its own."""
-    where = [*PLACEMENT, f"output={folder}/runs", f"data.cache={folder}/cache", *words]
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmark", "campaign", file, *where],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )

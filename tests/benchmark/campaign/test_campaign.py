@@ -1,7 +1,10 @@
-"""Whole campaigns: every job is run in order, once, whatever interrupts them."""
+"""Whole campaigns, here and as jobs of a cluster: every job is run in order, once, whatever interrupts them."""
 
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -12,6 +15,7 @@ from leaderboards import store
 from leaderboards.schema import INCIDENTAL
 from tests.benchmark.campaign.campaign_helpers import (
     PART,
+    PLACEMENT,
     fork_campaign,
     record_session,
     write_campaign,
@@ -40,15 +44,15 @@ def rounds_in(folder):
     return sum(len(file.read_text().splitlines()) for file in folder.rglob("rounds.jsonl"))
 
 
-def output_of(folder):
-    """Output of the campaigns of a folder."""
-    return (folder / "output.txt").read_text()
+def end(file, folder, *words):
+    """The exit code of a campaign in a child process, and the output of the folder's campaigns."""
+    return finish(fork_campaign(file, folder, *words), WAIT), (folder / "output.txt").read_text()
 
 
 @pytest.mark.timeout(900)
 def test_two_interruptions_change_nothing(tmp_path):
     """`test_ten_interruptions_change_nothing` in short."""
-    assert interrupted(tmp_path, [(end, "often", 1) for end in ENDS], random.Random(0), rounds=40) > 0
+    assert interrupted(tmp_path, [(how, "often", 1) for how in ENDS], random.Random(0), rounds=40) > 0
 
 
 @pytest.mark.long
@@ -56,14 +60,12 @@ def test_two_interruptions_change_nothing(tmp_path):
 def test_ten_interruptions_change_nothing(tmp_path):
     """Interruptions at random moments by SIGTERM, SIGKILL or the time budget, on one device and sometimes on two."""
     chance = random.Random(0)
-    first, ends = [signal.SIGTERM, signal.SIGKILL] * 2, [signal.SIGTERM, signal.SIGKILL, signal.SIGKILL, *[None] * 3]
-    chance.shuffle(first)
+    first, ends = [*ENDS, *ENDS], [*ENDS, signal.SIGKILL, *[None] * 3]
+    chance.shuffle(first)  # signals first, while work is left; later campaigns may finish it
     chance.shuffle(ends)
     places = [("mixed", 1 + index // 3 % 2) if index % 3 == 2 else ("often", 1) for index in range(10)]
-    # signals first, while work is left; later campaigns may finish it
-    assert (
-        interrupted(tmp_path, [(end, *place) for end, place in zip(first + ends, places, strict=True)], chance, 80) > 3
-    )
+    cases = [(how, *place) for how, place in zip(first + ends, places, strict=True)]
+    assert interrupted(tmp_path, cases, chance, rounds=80) > 3
 
 
 def interrupted(tmp_path, ends, chance, rounds):
@@ -75,31 +77,31 @@ def interrupted(tmp_path, ends, chance, rounds):
     scenario = f"{TINY} federation.rounds={rounds} evaluation.every={rounds // 2}"
     file = write_campaign(tmp_path, parts=[{"scenarios": [scenario], "methods": ["scaffold"], "seeds": [0]}])
     whole, often, mixed = (tmp_path / name for name in ("whole", "often", "mixed"))
-    assert finish(fork_campaign(file, whole, "devices=1"), WAIT) == 0, output_of(whole)
+    assert end(file, whole, "devices=1")[0] == 0
     cut = 0
-    for end, name, devices in ends:
+    for how, name, devices in ends:
         folder = tmp_path / name
-        if end is None:
-            budget = f"minutes={chance.uniform(5, 9) / 60}"
-            assert finish(fork_campaign(file, folder, f"devices={devices}", budget), WAIT) == 0, output_of(folder)
+        if how is None:
+            code, output = end(file, folder, f"devices={devices}", f"minutes={chance.uniform(5, 9) / 60}")
+            assert code == 0, output
             continue
         before, more, until = rounds_in(folder), chance.randint(0, 9), time.monotonic() + WAIT
         campaign = fork_campaign(file, folder, f"devices={devices}")
         while rounds_in(folder) < before + more and campaign.is_alive() and time.monotonic() < until:
             time.sleep(0.02)
         time.sleep(chance.uniform(0, 0.2))
-        campaign.terminate() if end == signal.SIGTERM else campaign.kill()  # no error if the process has already ended
-        assert finish(campaign, WAIT) in (0, 130, -signal.SIGTERM, -signal.SIGKILL), output_of(folder)
+        campaign.terminate() if how == signal.SIGTERM else campaign.kill()  # no error if the process has already ended
+        assert finish(campaign, WAIT) in (0, 130, -signal.SIGTERM, -signal.SIGKILL)
         cut += rounds_in(folder) < rounds
     for folder, devices in ((often, 1), (mixed, 2)):
         if folder.exists():
-            assert finish(fork_campaign(file, folder, f"devices={devices}"), WAIT) == 0, output_of(folder)
+            code, output = end(file, folder, f"devices={devices}")
+            assert code == 0, output
     assert records(often) == records(whole)
     for record, undisturbed in zip(records(mixed), records(whole), strict=True) if mixed.exists() else ():
         # two ranks round differently from one, and a record states that its rounds were trained on both
-        assert record.pop("deviations") in [[]] + [
-            [f"rounds were played by several numbers of ranks: {ranks}"] for ranks in ("1, 2", "2, 1")
-        ]
+        several = [[f"rounds were played by several numbers of ranks: {ranks}"] for ranks in ("1, 2", "2, 1")]
+        assert record.pop("deviations") in [[], *several]
         assert undisturbed.pop("deviations") == []
         different = {"world_size": 1, "scores": 0, "encoders": 0, "best": 0, "curve": 0}
         assert {**record, **different} == {**undisturbed, **different}
@@ -119,7 +121,7 @@ def test_two_campaigns_on_one_folder_share_the_jobs_and_a_failure_stops_neither(
     assert "lower optimizer.lr" in job_state(jobs[0]).why
     assert [len(read_sessions(job.folder)) for job in jobs] == [1] * 4
     assert all("failed: tiny hot seed 0" in output for output in outputs)
-    finished = [len([line for line in output.split("\n") if ": done, knn/v1 " in line]) for output in outputs]
+    finished = [output.count(": done, knn/v1 ") for output in outputs]
     assert sum(finished) == 3
     assert finished[codes.index(0)], "one of the two did nothing"
 
@@ -131,8 +133,9 @@ def test_a_refused_run_is_tried_again_by_the_next_campaign(tmp_path):
     (job,) = load_jobs([file], [f"output={tmp_path}/runs"])
     record_session(job, 2)
     before = read_sessions(job.folder)
-    assert finish(fork_campaign(file, tmp_path, "nodes=2", "devices=1"), WAIT) == 2
-    assert "tiny fedavg seed 0: failed after 2 of 3 rounds: nodes=2 needs torchrun" in output_of(tmp_path)
+    code, output = end(file, tmp_path, "nodes=2", "devices=1")
+    assert code == 2
+    assert "tiny fedavg seed 0: failed after 2 of 3 rounds: nodes=2 needs torchrun" in output
     assert read_sessions(job.folder) == before
     assert job_state(job).kind == Status.HALF
 
@@ -171,3 +174,36 @@ def test_a_campaign_without_its_images_ends_at_once_and_finished_runs_need_none(
 def test_wrong_words_are_refused(words, message, capsys):
     assert main(["campaign", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_jobs_of_a_cluster_share_the_runs(tmp_path):
+    """On submitit's local cluster, whose jobs run here; in a child process, because submitit configures logging."""
+    file = write_campaign(tmp_path, parts=[{**PART, "methods": ["fedavg"]}])
+    words = [f"output={tmp_path}/runs", f"data.cache={tmp_path}/cache", "cluster=local", "jobs=2", "minutes=5"]
+    command = [sys.executable, "-m", "benchmark", "campaign", file, *PLACEMENT, *words, "devices=1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    where = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run(command, env=environment, timeout=120, check=False, **where)
+    assert done.returncode == 0, done.stdout
+    assert "submitted for 5 minutes: " in done.stdout
+    jobs, until = load_jobs([file], words[:1]), time.monotonic() + 300
+    while any(job_state(job).kind != Status.DONE for job in jobs) and time.monotonic() < until:
+        time.sleep(0.5)
+    assert [job_state(job).kind for job in jobs] == [Status.DONE, Status.DONE]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("words", [["cluster=mars"], ["cluster=local", "submit.mem_gb=32GB"]])
+def test_a_cluster_or_an_option_that_submitit_refuses_is_one_line(tmp_path, words):
+    code, output = end(write_campaign(tmp_path), tmp_path, *words, "minutes=3")
+    assert code == 2
+    assert f"error: {words[0]}: " in output
+
+
+def test_a_plan_submits_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("benchmark.campaign.slurm.submit", lambda *_, **__: 1 / 0)
+    words = ["campaign", write_campaign(tmp_path), "cluster=local", "minutes=1", f"output={tmp_path}/runs"]
+    assert main([*words, "plan=true"]) == 0
+    assert "0 of 4 runs done" in capsys.readouterr().out

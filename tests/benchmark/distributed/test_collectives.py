@@ -1,4 +1,5 @@
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,13 +26,12 @@ from tests import run_helpers
 from tests.run_helpers import by_hand, same
 
 
-class TestOneRank:
-    def test_nothing_is_sent(self):
-        fabric, tree, flat = Fabric(accelerator="cpu", devices=1), {"w": torch.ones(2)}, torch.ones(3)
-        assert broadcast(fabric, lambda: tree) is tree
-        assert gather(fabric, 5) == [5]
-        assert sum_over_ranks(fabric, flat).tolist() == [1, 1, 1]
-        assert on_rank_zero(fabric, lambda: 5) == rank_zero_first(fabric, lambda: 5) == 5
+def test_nothing_is_sent_by_one_rank():
+    fabric, tree = Fabric(accelerator="cpu", devices=1), {"w": torch.ones(2)}
+    assert broadcast(fabric, lambda: tree) is tree
+    assert gather(fabric, 5) == [5]
+    assert sum_over_ranks(fabric, torch.ones(3)).tolist() == [1, 1, 1]
+    assert on_rank_zero(fabric, lambda: 5) == rank_zero_first(fabric, lambda: 5) == 5
 
 
 UPLINK = {
@@ -77,35 +77,32 @@ def launched():
     return fabric
 
 
-def reduce_on_ranks(folder: Path, mine: tuple[tuple[int, ...], ...]) -> None:
-    fabric = launched()
-    rank = fabric.global_rank
-    got = {"merged": combined(fabric, mine[rank], reply), "gathered": gather(fabric, {"rank": rank})}
-    got["server"] = broadcast(fabric, lambda: SERVER)
-    got["nothing"] = broadcast(fabric, dict)
-    module = fabric.setup_module(torch.nn.Linear(2, 1))
-    got["synchronised"] = any(isinstance(layer, DistributedDataParallel) for layer in module.modules())
-    torch.save(got, folder / f"rank{rank}.pt")
+SHARES = [((3, 0), (1, 4, 2)), ((2, 1), ()), ((), (5,))]
+"""Clients of both ranks."""
+
+
+def reduce_on_ranks(fabric: Fabric, folder: Path) -> dict:
+    module, rank = fabric.setup_module(torch.nn.Linear(2, 1)), fabric.global_rank
+    with pytest.raises(MethodError, match="shape"):
+        combined(fabric, [rank], other_shape)
+    return {
+        "order": combined(fabric, [rank], other_order),
+        "merged": [combined(fabric, mine[rank], reply) for mine in SHARES],
+        "gathered": gather(fabric, {"rank": rank}),
+        "server": broadcast(fabric, lambda: SERVER),
+        "nothing": broadcast(fabric, dict),
+        "synchronised": any(isinstance(layer, DistributedDataParallel) for layer in module.modules()),
+    }
 
 
 def other_order(client):
     """Client 1 names the leaves of its reply in another order."""
-    return {"mean": {"b": reply(1)["mean"]["b"], "a": reply(1)["mean"]["a"]}} if client else {"mean": reply(0)["mean"]}
+    return {"mean": dict(sorted(reply(client)["mean"].items(), reverse=bool(client)))}
 
 
 def other_shape(client):
     """As many numbers for each client, in another shape."""
     return {"mean": {"w": torch.ones(6).view((2, 3) if client else (3, 2))}}
-
-
-def mix_on_ranks(folder: Path) -> None:
-    fabric = launched()
-    got = {"order": combined(fabric, [fabric.global_rank], other_order)}
-    try:
-        combined(fabric, [fabric.global_rank], other_shape)
-    except MethodError as error:
-        got["shape"] = str(error)
-    torch.save(got, folder / f"rank{fabric.global_rank}.pt")
 
 
 class UnsendableError(Exception):
@@ -115,29 +112,36 @@ class UnsendableError(Exception):
         super().__init__(f"{what}: {why}")
 
 
-def fail_on_ranks(folder: Path, mine: tuple[Exception | str | None, ...]) -> None:
-    fabric = launched()
-    rank, got = fabric.global_rank, None
-    try:
-        with raise_on_all_ranks(fabric):
-            if mine[rank] is not None:
-                raise UnsendableError(mine[rank], rank) if isinstance(mine[rank], str) else mine[rank]
-    except Exception as error:
-        got = (type(error).__name__, str(error))
-    torch.save({"caught": got, "still": gather(fabric, rank)}, folder / f"rank{rank}.pt")
-    fabric.strategy.processes.close()
+FAILURES = [  # the errors of both ranks
+    (None, None), (None, MethodError("b")), (MethodError("a"), None), (ValueError("a"), MethodError("b")),
+    (None, UnsendableError("half", 1)),
+]  # fmt: skip
 
 
-def fill_on_ranks(folder: Path) -> None:
+def fail_on_ranks(fabric: Fabric, folder: Path) -> list:
+    """What each rank catches; collectives still work afterwards."""
+    caught: list = []
+    for mine in FAILURES:
+        try:
+            with raise_on_all_ranks(fabric):
+                if mine[fabric.global_rank] is not None:
+                    raise mine[fabric.global_rank]
+            caught.append(None)
+        except Exception as error:
+            caught.append((type(error).__name__, str(error)))
+        assert gather(fabric, fabric.global_rank) == [0, 1]
+    return caught
+
+
+def fill_on_ranks(fabric: Fabric, folder: Path) -> dict:
     """Each rank reads a cache, and fills it if it does not exist."""
-    fabric, cache = launched(), folder / "cache"
 
     def read():
-        if not cache.exists():
+        if not (folder / "cache").exists():
             with (folder / "filled").open("a") as stream:
                 stream.write(f"{fabric.global_rank} ")
             time.sleep(0.2)
-            cache.touch()
+            (folder / "cache").touch()
         return fabric.global_rank
 
     def missing():
@@ -149,17 +153,21 @@ def fill_on_ranks(folder: Path) -> None:
             how(fabric, missing if fabric.global_rank == fails else read)
         except ValueError as error:
             got["caught"].append(str(error))
-    torch.save(got, folder / f"rank{fabric.global_rank}.pt")
-    fabric.strategy.processes.close()
+    return got
 
 
-def wait_on_ranks(folder: Path) -> None:
+def wait_on_ranks(fabric: Fabric, folder: Path) -> list[int]:
     """The second rank reaches the first collective later than the timeout for connecting."""
-    strategy.CONNECT_TIMEOUT = timedelta(seconds=1)
-    fabric = launched()
     time.sleep(2 * fabric.global_rank)
-    torch.save(gather(fabric, fabric.global_rank), folder / f"rank{fabric.global_rank}.pt")
-    fabric.strategy.processes.close()
+    return gather(fabric, fabric.global_rank)
+
+
+def work_on_rank(folder: Path, function: Callable, connect: float | None) -> None:
+    if connect is not None:
+        strategy.CONNECT_TIMEOUT = timedelta(seconds=connect)
+    fabric = launched()
+    torch.save(function(fabric, folder), folder / f"rank{fabric.global_rank}.pt")
+    fabric.strategy.processes.close()  # in order: a slower rank would take this one for dead
 
 
 def look_for_the_other(folder: Path) -> None:
@@ -169,61 +177,43 @@ def look_for_the_other(folder: Path) -> None:
     (folder / "said").write_text(str(error.value))
 
 
-def on_two_ranks(folder, function, *args):
-    """What `function` saved on each of two ranks over gloo, as `run_helpers.on_two_ranks` starts them."""
+def on_two_ranks(folder, function, connect=None):
+    """What `function` returned on each of two ranks over gloo, which have `connect` seconds to find each other."""
     environments = by_hand({"LOCAL_RANK": "0"}, {"LOCAL_RANK": "1"})
-    children = [run_helpers.in_child(function, folder, *args, environment=environment) for environment in environments]
+    work = (work_on_rank, folder, function, connect)
+    children = [run_helpers.in_child(*work, environment=environment) for environment in environments]
     assert [run_helpers.finish(child, 60) for child in children] == [0, 0]
     return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)]
 
 
 @pytest.mark.ranks
 class TestTwoRanks:
-    @pytest.mark.parametrize("mine", [((3, 0), (1, 4, 2)), ((2, 1), ()), ((), (5,))])
-    def test_every_reduction_equals_one_rank(self, tmp_path, mine):
-        """The reductions are the same if one rank has no client."""
-        clients = sorted(mine[0] + mine[1])
-        alone = combined(Fabric(accelerator="cpu", devices=1), clients, reply)
-        for got in on_two_ranks(tmp_path, reduce_on_ranks, mine):
-            assert "nobody" not in alone
-            assert same(got["merged"], alone)
-            assert list(got["merged"]["each"]) == clients
+    def test_every_reduction_equals_one_rank(self, tmp_path):
+        """Also if one rank has no client. Leaves go by name; another shape is refused wherever it was trained."""
+        fabric = Fabric(accelerator="cpu", devices=1)
+        with pytest.raises(MethodError, match="shape"):
+            combined(fabric, [0, 1], other_shape)
+        for got in on_two_ranks(tmp_path, reduce_on_ranks):
+            assert same(got["order"], combined(fabric, [0, 1], other_order))
+            for merged, mine in zip(got["merged"], SHARES, strict=True):
+                clients = sorted(mine[0] + mine[1])
+                assert same(merged, combined(fabric, clients, reply))
+                assert list(merged["each"]) == clients
+                assert "nobody" not in merged
             outlines = [[(x.dtype, x.shape) for _, x in trees.leaves(tree)] for tree in (got["server"], SERVER)]
             assert outlines[0] == outlines[1]
             assert same(got["server"], SERVER)
-            assert got["gathered"] == [{"rank": 0}, {"rank": 1}]
-            assert got["nothing"] == {}
-            assert not got["synchronised"]
+            assert (got["gathered"], got["nothing"], got["synchronised"]) == ([{"rank": 0}, {"rank": 1}], {}, False)
 
-    def test_leaves_go_by_name_and_another_architecture_is_refused_wherever_it_was_trained(self, tmp_path):
-        alone = Fabric(accelerator="cpu", devices=1)
-        with pytest.raises(MethodError, match="shape"):
-            combined(alone, [0, 1], other_shape)
-        for got in on_two_ranks(tmp_path, mix_on_ranks):
-            assert same(got["order"], combined(alone, [0, 1], other_order))
-            assert "shape" in got["shape"]
-
-    @pytest.mark.parametrize(
-        ("mine", "caught"),
-        [
-            ((None, None), None),
-            ((None, MethodError("b")), ("MethodError", "b")),
-            ((MethodError("a"), None), ("MethodError", "a")),
-            ((ValueError("a"), MethodError("b")), ("ValueError", "a")),
-        ],
-    )
-    def test_what_one_raises_all_raise(self, tmp_path, mine, caught):
-        """If several ranks fail, the first rank's error counts; collectives still work afterwards."""
-        assert on_two_ranks(tmp_path, fail_on_ranks, mine) == [{"caught": caught, "still": [0, 1]}] * 2
-
-    def test_an_error_that_cannot_travel_comes_as_its_traceback(self, tmp_path):
-        first, second = on_two_ranks(tmp_path, fail_on_ranks, (None, "half"))
-        assert second["caught"] == ("UnsendableError", "half: 1")
-        assert first["caught"][0] == "RuntimeError"
-        assert "UnsendableError: half: 1" in first["caught"][1]
+    def test_what_one_raises_all_raise(self, tmp_path):
+        """If several ranks fail, the first rank's error counts; one that cannot travel comes as its traceback."""
+        (*first, traceback), (*second, unsendable) = on_two_ranks(tmp_path, fail_on_ranks)
+        assert first == second == [None, ("MethodError", "b"), ("MethodError", "a"), ("ValueError", "a")]
+        assert (unsendable, traceback[0]) == (("UnsendableError", "half: 1"), "RuntimeError")
+        assert "UnsendableError: half: 1" in traceback[1]
 
     def test_they_wait_for_each_other_as_long_as_it_takes(self, tmp_path):
-        assert on_two_ranks(tmp_path, wait_on_ranks) == [[0, 1], [0, 1]]
+        assert on_two_ranks(tmp_path, wait_on_ranks, connect=1) == [[0, 1], [0, 1]]
 
     def test_one_that_does_not_come_is_missed(self, tmp_path):
         (environment, _) = by_hand({"LOCAL_RANK": "0"}, {})

@@ -21,20 +21,17 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.ranks
-class TestSuite:
-    def test_one_client_among_many_and_another_precision(self, tmp_path):
-        """The number of ranks suits the largest cohort of the suite; the run with one client uses all cores."""
-        suite = tmp_path / "mine.yaml"
-        methods = ["centralized", "fedavg", "fedavg training.precision=bf16-mixed row=half"]
-        suite.write_text(yaml.safe_dump({"scenarios": [TINY], "methods": methods, "seeds": [0]}))
-        given = ("scenario=all", "federation.participation=1", "federation.rounds=1", "evaluation.every=1")
-        job = Job(tmp_path / "x", "threads=null", words=[f"suite={suite}", *given])
-        assert job.end() == [0], job.out.read_text()
-        for row, threads in (("centralized", 2), ("fedavg", 1), ("half", 1)):
-            record = store.read(job.folder / "runs" / "all" / row / "seed0" / "result.json")
-            assert record["world_size"] == 2
-            assert record["provenance"]["hardware"].endswith(f", {threads} threads")
-            assert record["best"]["round"] == 1
+def test_a_suite_has_ranks_for_its_largest_cohort_and_a_run_of_one_client_uses_all_cores(tmp_path):
+    suite = tmp_path / "mine.yaml"
+    methods = ["centralized", "fedavg", "fedavg training.precision=bf16-mixed row=half"]
+    suite.write_text(yaml.safe_dump({"scenarios": [TINY], "methods": methods, "seeds": [0]}))
+    given = ("scenario=all", "federation.participation=1", "federation.rounds=1", "evaluation.every=1")
+    job = Job(tmp_path / "x", "threads=null", words=[f"suite={suite}", *given])
+    assert job.end() == [0], job.out.read_text()
+    for row, threads in (("centralized", 2), ("fedavg", 1), ("half", 1)):
+        record = store.read(job.folder / "runs" / "all" / row / "seed0" / "result.json")
+        assert (record["world_size"], record["best"]["round"]) == (2, 1)
+        assert record["provenance"]["hardware"].endswith(f", {threads} threads")
 
 
 TWO_MACHINES = {  # launcher -> what it sets; None: the number of the machine
@@ -45,16 +42,20 @@ TWO_MACHINES = {  # launcher -> what it sets; None: the number of the machine
 }
 
 
+def succeed(words):
+    """A finished process of Python."""
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.ranks
 class TestLaunchers:
     def test_torchrun(self, tmp_path, unbroken):
         job = Job(tmp_path / "x", start=False)
-        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-        done = subprocess.run(
-            [*words, "benchmark", *job.words, "devices=2"],
-            cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "benchmark"]
+        done = succeed([*words, *job.words, "devices=2"])
         assert done.stdout.count("record, scores of every round") == 1
         assert same(job.state, unbroken)
 
@@ -104,9 +105,8 @@ class TestLayout:
         ("clients", "participation", "cores", "count"),
         [(10, 1, 2, 2), (10, 1, 16, 5), (10, 0.5, 16, 2), (4, 1, 2, 2), (3, 1, 2, 1), (10, 0.1, 8, 1), (100, 1, 1, 1)],
     )
-    def test_auto_on_a_cpu_is_a_core_a_rank_and_two_clients(
-        self, launch, monkeypatch, clients, participation, cores, count
-    ):
+    @pytest.mark.usefixtures("launch")
+    def test_auto_on_a_cpu_is_a_core_a_rank_and_two_clients(self, monkeypatch, clients, participation, cores, count):
         monkeypatch.setattr(launching, "_is_program", lambda: True)
         monkeypatch.setattr(launching, "cores", lambda: cores)
         mine = config(f"partition.clients={clients}", f"federation.participation={participation}")
@@ -150,61 +150,53 @@ class TestLayout:
     @pytest.mark.parametrize(
         ("environment", "overrides", "line"),
         [
-            (TORCHRUN, ("devices=4",), "4 nodes=2, but 4 ranks were started, 2 on each machine: give devices=2"),
-            (TORCHRUN, ("nodes=1",), "give devices=2 nodes=2, or neither"),
-            (SRUN, ("devices=1",), "6 ranks were started, 3 on each machine"),
-            ({"SLURM_NTASKS": "2"}, (), "give --ntasks-per-node"),
-            (TORCHRUN | {"WORLD_SIZE": "3"}, (), "start as many on each"),
-            ({}, ("nodes=2",), "nodes=2 needs torchrun or srun"),
+            (TORCHRUN, ["devices=4"], "4 nodes=2, but 4 ranks were started, 2 on each machine: give devices=2 nodes=2"),
+            (TORCHRUN, ["nodes=1"], "give devices=2 nodes=2, or neither"),
+            (SRUN, ["devices=1"], "6 ranks were started, 3 on each machine"),
+            ({"SLURM_NTASKS": "2"}, [], "give --ntasks-per-node"),
+            (TORCHRUN | {"WORLD_SIZE": "3"}, [], "start as many on each"),
+            ({}, ["nodes=2"], "nodes=2 needs torchrun or srun"),
         ],
     )
     def test_a_mistake_is_one_line(self, launch, environment, overrides, line):
         launch(**environment)
-        with pytest.raises(ConfigError) as error:
+        with pytest.raises(ConfigError, match=line):
             RankProcesses().layout(config(*overrides))
-        assert line in str(error.value)
 
-    def test_a_process_that_works_alone_cannot_fork_later(self, launch):
+    def test_a_process_that_works_alone_cannot_fork_later_and_one_rank_speaks(self, launch):
         processes = RankProcesses()
         processes.cannot_fork = True
         with pytest.raises(ConfigError, match="devices=2, but this process has begun with one"):
             processes.layout(config("devices=2"))
-
-    @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"])
-    def test_one_rank_speaks(self, launch, name):
-        launch(**{name: "0"})
-        assert is_first_rank()
-        launch(**{name: "1"})
-        assert not is_first_rank()
+        for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"):
+            for rank in "10":
+                launch(**{name: rank})
+                assert is_first_rank() == (rank == "0")
 
 
-class TestThreads:
-    @pytest.mark.parametrize(
-        ("overrides", "started", "threads", "alone"),
-        [
-            (("threads=3",), RankLayout(2, 1, False), 3, 3),
-            (("threads=3",), RankLayout(1, 1, False), 3, 3),
-            ((), RankLayout(1, 1, False), 5, 5),
-            ((), RankLayout(2, 1, False), 4, 8),
-            ((), RankLayout(4, 2, True), 2, 8),
-            (("federation.participation=0.75",), RankLayout(4, 1, True), 2, 8),
-            (("federation.participation=0.25",), RankLayout(4, 1, True), 8, 8),
-        ],
-    )
-    def test_ranks_that_have_a_client_share_the_cores(self, launch, monkeypatch, overrides, started, threads, alone):
-        """A single rank keeps its number of threads; `threads` in the config is used unchanged."""
-        monkeypatch.setattr(launching, "cores", lambda: 8)
-        before = torch.get_num_threads()
-        try:
-            torch.set_num_threads(5)
-            processes = RankProcesses()
-            processes.set_threads(config("federation.participation=1", *overrides), started)
-            assert torch.get_num_threads() == threads
-            with processes.all_cores():
-                assert torch.get_num_threads() == alone
-            assert torch.get_num_threads() == threads
-        finally:
-            torch.set_num_threads(before)
+@pytest.mark.usefixtures("launch")
+def test_ranks_that_have_a_client_share_the_cores(monkeypatch):
+    """A single rank keeps its number of threads; `threads` in the config is used unchanged."""
+    monkeypatch.setattr(launching, "cores", lambda: 8)
+    before = torch.get_num_threads()
+    for override, started, threads, alone in (
+        ("threads=3", RankLayout(2, 1, False), 3, 3),
+        ("threads=3", RankLayout(1, 1, False), 3, 3),
+        ("seed=0", RankLayout(1, 1, False), 5, 5),
+        ("seed=0", RankLayout(2, 1, False), 4, 8),
+        ("seed=0", RankLayout(4, 2, True), 2, 8),
+        ("federation.participation=0.75", RankLayout(4, 1, True), 2, 8),
+        ("federation.participation=0.25", RankLayout(4, 1, True), 8, 8),
+    ):
+        torch.set_num_threads(5)
+        processes, used = RankProcesses(), []
+        processes.set_threads(config("federation.participation=1", override), started)
+        used.append(torch.get_num_threads())
+        with processes.all_cores():
+            used.append(torch.get_num_threads())
+        used.append(torch.get_num_threads())
+        torch.set_num_threads(before)
+        assert used == [threads, alone, threads]
 
 
 @pytest.mark.ranks
@@ -221,11 +213,7 @@ def test_where_nothing_can_be_forked_the_program_is_started_anew(tmp_path):
     alone = train_run(tmp_path / "alone", "fedavg", "scenario=tiny", "row=on1", "devices=1")
     words = [f"output={tmp_path}", f"data.cache={tmp_path}/cache", "logger=csv", "threads=1", "accelerator=cpu"]
     words += ["devices=2", "scenario=tiny", "row=on2", "evaluation.protocols=[]"]
-    done = subprocess.run(
-        [sys.executable, "-c", program, "run", TINY, "fedavg", *words],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    succeed(["-c", program, "run", TINY, "fedavg", *words])
     folder = tmp_path / "tiny" / "on2" / "seed0"
     assert json.loads((folder / "result.json").read_text())["world_size"] == 2
     assert same(torch.load(folder / "checkpoint" / "state.pt", weights_only=True)["server"], alone.loop.server)

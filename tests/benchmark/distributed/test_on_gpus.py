@@ -5,6 +5,7 @@ same index, which another machine or a restricted process does not have.
 """
 
 import contextlib
+import itertools
 import json
 import pickle
 from pathlib import Path
@@ -21,18 +22,14 @@ from tests import run_helpers
 from tests.device import GPU, DeviceTensor, SimulatedGPU, mapped, on_cpu
 from tests.gpu_helpers import EVERYONE, METHODS, unfused_attention
 
-ONE_MACHINE = ({"LOCAL_RANK": "0", "NODE_RANK": "0"}, {"LOCAL_RANK": "1", "NODE_RANK": "0"})
-TWO_MACHINES = (
-    {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "0", "RANK": "0", "TORCHELASTIC_RUN_ID": "x"},
-    {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "NODE_RANK": "1", "RANK": "1", "TORCHELASTIC_RUN_ID": "x"},
-)
+ONE_MACHINE = [{"LOCAL_RANK": k, "NODE_RANK": "0"} for k in "01"]
+TORCHRUN = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "x"}
+TWO_MACHINES = [{**TORCHRUN, "NODE_RANK": k, "RANK": k} for k in "01"]
 PLACES = {"one machine": (ONE_MACHINE, "devices=2"), "two machines": (TWO_MACHINES, "devices=1", "nodes=2")}
 SHORT = {("one machine", "fedavg"), ("two machines", "fedavg"), ("one machine", "fedema")}
 """Cases of `make test`."""
 CASES = [
-    pytest.param(place, name, marks=() if (place, name) in SHORT else pytest.mark.long)
-    for place in PLACES
-    for name in METHODS
+    pytest.param(*case, marks=() if case in SHORT else pytest.mark.long) for case in itertools.product(PLACES, METHODS)
 ]
 OBJECTS = 1 << 12
 """Bytes of the objects of a rank in a round of FedAvg: outlines, losses and sizes of two visits."""
@@ -85,16 +82,14 @@ def _without_replies(value):
         return [_without_replies(item) for item in value]
     if isinstance(value, dict):
         return {key: _without_replies(item) for key, item in value.items()}
-    return (
-        _without_replies(vars(value)) if hasattr(value, "__dict__") and not isinstance(value, torch.Tensor) else value
-    )
+    return _without_replies(vars(value)) if hasattr(value, "__dict__") and not torch.is_tensor(value) else value
 
 
 def train_rank(folder: Path, method: str, overrides: tuple[str, ...]) -> None:
     """Trains one rank's share and writes its state and collectives."""
     collectives = Collectives()
+    placed = ("accelerator=cuda", "executor=one-by-one", *overrides)
     with SimulatedGPU(streams=False), collectives.counted():
-        placed = ("accelerator=cuda", "executor=one-by-one", *overrides)
         experiment = run_helpers.build_experiment(folder, method, *placed)
         run = experiment.build()
         run.loop.callbacks = [collectives]
@@ -110,10 +105,8 @@ def on_two_gpus(folder: Path, place: str, case: tuple[str, ...]):
     """The servers of both ranks, and the first one's collectives by round."""
     environments, *devices = PLACES[place]
     folder.mkdir()
-    words = (*EVERYONE, *case[1:], *devices)
-    work = (run_helpers.call_by_name, __name__, "train_rank", folder, case[0], words)
-    ranks = run_helpers.by_hand(*environments)
-    children = [run_helpers.in_child(*work, environment=environment) for environment in ranks]
+    work = (run_helpers.call_by_name, __name__, "train_rank", folder, case[0], (*EVERYONE, *case[1:], *devices))
+    children = [run_helpers.in_child(*work, environment=rank) for rank in run_helpers.by_hand(*environments)]
     assert [run_helpers.finish(child) for child in children] == [0, 0]
     return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)], json.loads((folder / "rank0.json").read_text())
 

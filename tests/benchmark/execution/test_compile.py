@@ -42,8 +42,10 @@ def test_it_says_what_it_costs_and_is_used_where_it_pays(tmp_path, monkeypatch, 
     assert (run.loop.method.objective._compiled_call_impl is not None) == (after < 4)
 
 
-def test_nothing_is_compiled_where_nothing_is_trained(tmp_path):
+def test_nothing_is_compiled_where_nothing_is_trained_and_it_does_not_go_with_lanes(tmp_path):
     assert compiled(build_run(tmp_path, "untrained")) == (False, "nothing is trained")
+    with pytest.raises(ConfigError, match="choose one of them"):
+        compose("digits", "fedavg", ["compile=true", "executor=side-by-side"])
 
 
 @pytest.mark.parametrize("overrides", [(), ("objective=byol",), ("training.precision=bf16-mixed",)])
@@ -53,8 +55,3 @@ def test_the_run_is_the_same_afterwards(tmp_path, overrides):
     compiled(run)
     run.loop.fit()
     assert difference(run.loop.server, plain.loop.server) < 1e-5
-
-
-def test_it_does_not_go_with_lanes():
-    with pytest.raises(ConfigError, match="choose one of them"):
-        compose("digits", "fedavg", ["compile=true", "executor=side-by-side"])

@@ -19,90 +19,66 @@ from methods import trees
 from methods.base import Batch, Objective, Outputs, Phase, Visit
 from methods.fedavg import FedAvg
 from tests import tape
-from tests.run_helpers import build_run, difference, same, state, train_run
+from tests.run_helpers import build_run, difference, same, state, train_run, trained
 
 
-@pytest.mark.parametrize(
-    ("make", "drops"),
-    [
-        (lambda: torchvision.models.convnext_tiny(), True),  # its stochastic depth has a rate of 0.1
-        (lambda: torchvision.models.convnext_tiny(stochastic_depth_prob=0.0), False),
-        (lambda: torchvision.models.resnet18(), False),
-        (lambda: timm.create_model("vit_tiny_patch16_224", depth=2, drop_path_rate=0.1), True),
-        (lambda: timm.create_model("vit_tiny_patch16_224", depth=2), False),
-        (lambda: nn.MultiheadAttention(4, 2, dropout=0.1), True),
-        (lambda: nn.Sequential(nn.Dropout(0.0)), False),
-        (lambda: nn.Sequential(nn.AlphaDropout(0.1)), True),
-        (lambda: nn.RReLU(), True),
-    ],
-)
-def test_networks_that_draw_are_known(make, drops):
-    assert has_random_steps(make()) is drops
+def test_networks_that_draw_are_known():
+    vit, convnext = partial(timm.create_model, "vit_tiny_patch16_224", depth=2), torchvision.models.convnext_tiny
+    drawing = [convnext(), vit(drop_path_rate=0.1)]  # ConvNeXt's stochastic depth has a rate of 0.1
+    drawing += [nn.MultiheadAttention(4, 2, dropout=0.1), nn.Sequential(nn.AlphaDropout(0.1)), nn.RReLU()]
+    others = [convnext(stochastic_depth_prob=0.0), vit(), torchvision.models.resnet18(), nn.Sequential(nn.Dropout(0.0))]
+    assert [*map(has_random_steps, drawing), *map(has_random_steps, others)] == [True] * 5 + [False] * 4
 
 
 EVERYONE, CPU = "federation.participation=1", torch.device("cpu")
 
 
 def recorded(folder, lanes, *overrides, method="fedavg", recorder=None, prepare=lambda run: None):
-    """A run with recorded steps, `prepare`d before, and its tapes."""
+    """A run with recorded steps, `prepare`d before, and its tapes; without lanes nothing is recorded."""
     tapes = []
     run = build_run(folder, method, EVERYONE, *overrides)
     prepare(run)
-    run.loop.executor = ParallelExecutor(run.loop.executor, lanes, recorder or tape.recorder(tapes))
+    if lanes:
+        run.loop.executor = ParallelExecutor(run.loop.executor, lanes, recorder or tape.recorder(tapes))
     run.loop.fit()
     return run, tapes
 
 
-def prepared(folder, prepare):
-    """A run without recordings, `prepare`d before."""
-    run = build_run(folder, "fedavg", EVERYONE)
-    prepare(run)
-    run.loop.fit()
-    return run
+def optimiser(make, **settings):
+    """A preparation of a run: its optimiser."""
+    return lambda run: setattr(run.loop.method, "make_optimizer", partial(make, **settings))
 
 
 def refuse(*_):
     raise RuntimeError("operation not permitted when stream is capturing")
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    """FedAvg without recordings."""
-    return train_run(tmp_path_factory.mktemp("plain"), "fedavg", EVERYONE)
+LARS = "optimizer={class: methods.optimizers.LARS, lr: 5.0, weight_decay: 0.01}"
 
 
 class TestRecordings:
     @pytest.mark.parametrize(
-        "overrides",
+        "words",
         [
-            ("schedule.per=step",),
-            ("training.clip_norm=0.1",),
-            ("training.precision=bf16-mixed",),
-            ("training.channels_last=true",),
-            ("encoder.norm=group",),
-            ("federation.batch_norm=local",),
-            ("optimizer.nesterov=true",),
-            ("optimizer.momentum=0.0",),
-            ("optimizer.decay_norms_and_biases=false", "optimizer.weight_decay=0.1", "schedule.warmup=0.5"),
-            ("optimizer={class: methods.optimizers.LARS, lr: 5.0, weight_decay: 0.01}", "schedule.per=step"),
-            ("objective=byol", "objective.momentum=0.9"),
-            ("objective.stateful=true", "objective=byol", "objective.first_target=online"),
-            ("objective=supervised",),
+            "schedule.per=step", "training.clip_norm=0.1", "training.precision=bf16-mixed",
+            "training.channels_last=true", "encoder.norm=group", "federation.batch_norm=local",
+            "optimizer.nesterov=true", "optimizer.momentum=0.0", f"{LARS}; schedule.per=step",
+            "optimizer.decay_norms_and_biases=false; optimizer.weight_decay=0.1; schedule.warmup=0.5",
+            "objective=byol; objective.momentum=0.9", "objective=supervised",
+            "objective.stateful=true; objective=byol; objective.first_target=online",
         ],
-        ids=lambda overrides: overrides[0],
-    )
-    def test_they_equal_the_reference(self, tmp_path, overrides):
-        run, tapes = recorded(tmp_path / "recorded", 2, *overrides)
-        plain = train_run(tmp_path / "plain", "fedavg", EVERYONE, *overrides)
-        bound = 1e-2 if "bf16" in overrides[0] else 1e-5  # bf16 has 8 significant bits: roundings differ over 12 steps
+    )  # fmt: skip
+    def test_they_equal_the_reference(self, tmp_path, words):
+        run, tapes = recorded(tmp_path / "recorded", 2, *words.split("; "))
+        plain = train_run(tmp_path / "plain", "fedavg", EVERYONE, *words.split("; "))
+        bound = 1e-2 if "bf16" in words else 1e-5  # bf16 has 8 significant bits: roundings differ over 12 steps
         assert difference(run.loop.server, plain.loop.server) < bound
         assert difference(state(run)["memory"], state(plain)["memory"]) < bound
         assert sum(recording.replays for recording in tapes) > 10
 
     def test_a_step_is_recorded_once_for_a_shape_and_lane(self, tmp_path):
         _, tapes = recorded(tmp_path, 1, "training.steps=1")  # 3 rounds of 4 clients: 12 batches of 8 images
-        assert len(tapes) == 1
-        assert tapes[0].replays == 11  # the first step of a shape runs unrecorded
+        assert [recording.replays for recording in tapes] == [11]  # the first step of a shape runs unrecorded
 
     def test_a_number_that_changes_is_recorded_anew(self, tmp_path):
         plain = train_run(tmp_path / "plain", "fedsc", EVERYONE, "partition.name=iid")
@@ -111,8 +87,7 @@ class TestRecordings:
         assert len(tapes) >= 3
 
     def test_what_the_server_sent_is_not_written_over(self, tmp_path):
-        run = build_run(tmp_path, "scaffold", EVERYONE)
-        loop = run.loop
+        loop = build_run(tmp_path, "scaffold", EVERYONE).loop
         loop.executor = ParallelExecutor(loop.executor, 2, tape.recorder([]))
         loop.restore()
         loop.run_round(0)
@@ -123,33 +98,21 @@ class TestRecordings:
         assert difference(sent["c"], before) == 0
 
     @pytest.mark.parametrize(
-        "make",
-        [partial(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.1), partial(torch.optim.Rprop, lr=0.001)],
-        ids=["dampening", "another"],
+        ("prepare", "replayed"),
+        [
+            *((optimiser(make, lr=1e-3, weight_decay=1e-2), True) for make in (torch.optim.Adam, torch.optim.AdamW)),
+            (optimiser(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.1), False),
+            (optimiser(torch.optim.Rprop, lr=0.001), False),
+            (lambda run: run.loop.method.objective.projector.append(nn.Dropout(0.1)), False),
+        ],
+        ids=["adam", "adamw", "dampening", "another", "dropout"],
     )
-    def test_other_optimisers_are_not_recorded(self, tmp_path, make):
-        def prepare(run):
-            run.loop.method.make_optimizer = make
-
+    def test_adam_is_recorded_and_other_optimisers_and_dropout_go_one_by_one(self, tmp_path, prepare, replayed):
         run, tapes = recorded(tmp_path / "recorded", 2, prepare=prepare)
-        assert same(state(run), state(prepared(tmp_path / "plain", prepare)))
-        assert tapes == []
-
-    @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW])
-    def test_adam_is(self, tmp_path, make):
-        def prepare(run):
-            run.loop.method.make_optimizer = partial(make, lr=1e-3, weight_decay=1e-2)
-
-        run, tapes = recorded(tmp_path / "recorded", 2, prepare=prepare)
-        plain = prepared(tmp_path / "plain", prepare)
+        plain, _ = recorded(tmp_path / "plain", 0, prepare=prepare)
+        assert (sum(recording.replays for recording in tapes) > 10) == bool(tapes) == replayed
         assert difference(run.loop.server, plain.loop.server) < 1e-4  # the sign of a tiny gradient may differ
-        assert sum(recording.replays for recording in tapes) > 10
-
-    def test_dropout_goes_one_by_one(self, tmp_path):
-        _, tapes = recorded(
-            tmp_path, 2, prepare=lambda run: run.loop.method.objective.projector.append(nn.Dropout(0.1))
-        )
-        assert tapes == []
+        assert replayed or same(state(run), state(plain))
 
     @pytest.mark.parametrize(
         ("where", "replayed"),
@@ -164,9 +127,7 @@ class TestRecordings:
         assert bool(tapes) == replayed
 
     @pytest.mark.parametrize("fails", ["at once", "half way"])
-    def test_a_step_that_cannot_be_recorded_runs_as_it_is_and_leaves_no_gradients(
-        self, tmp_path, monkeypatch, plain, fails
-    ):
+    def test_a_step_that_cannot_be_recorded_runs_as_it_is_and_leaves_no_gradients(self, tmp_path, monkeypatch, fails):
         def record(function):
             with tape.Tape() as begun, monkeypatch.context() as patch:
                 patch.setattr(torch.optim.SGD, "step", refuse)
@@ -176,22 +137,16 @@ class TestRecordings:
                     begun.undo()
 
         run, _ = recorded(tmp_path, 2, recorder=lambda stream: refuse if fails == "at once" else record)
-        assert difference(run.loop.server, plain.loop.server) < 1e-5
+        assert difference(run.loop.server, trained("fedavg", EVERYONE).loop.server) < 1e-5
 
-    def test_a_lane_copies_the_model_and_not_the_devices(self, tmp_path):
-        run = build_run(tmp_path, "fedavg")
-        run.loop.fabric.lock = threading.Lock()  # a strategy that has started processes holds a lock
-        lanes = ParallelExecutor(run.loop.executor, 2, None).lanes
-        assert all(lane.fabric is run.loop.fabric for lane in lanes)
-        assert len({id(lane.method) for lane in lanes} | {id(run.loop.method)}) == 3
-
-    def test_it_says_why_no_step_was_recorded(self, tmp_path):
-        executor = build_run(tmp_path, "fedavg").loop.executor
-        works = [ParallelExecutor(executor, 1, recorder) for recorder in (None, tape.recorder([]))]
-        assert [work.unrecorded_reason() for work in works] == [
-            "there is nothing to record them with",
-            "no step was made",
-        ]
+    def test_a_lane_copies_the_model_and_not_the_devices_and_says_why_no_step_was_recorded(self, tmp_path):
+        loop = build_run(tmp_path, "fedavg").loop
+        loop.fabric.lock = threading.Lock()  # a strategy that has started processes holds a lock
+        bare, unused = (ParallelExecutor(loop.executor, 2, recorder) for recorder in (None, tape.recorder([])))
+        assert all(lane.fabric is loop.fabric for lane in bare.lanes)
+        assert len({id(lane.method) for lane in bare.lanes} | {id(loop.method)}) == 3
+        assert bare.unrecorded_reason() == "there is nothing to record them with"
+        assert unused.unrecorded_reason() == "no step was made"
 
     @pytest.mark.parametrize(("fails", "recorded", "tries"), [(False, 4, 4), (True, 0, 1)])
     def test_a_few_shapes_are_recorded_and_none_after_a_failure(self, fails, recorded, tries):
@@ -204,19 +159,33 @@ class TestRecordings:
         assert (sum(map(bool, steps.recorded.values())), len(tried)) == (recorded, tries)
 
     def test_seconds_are_those_of_the_visit(self, tmp_path):
-        run = build_run(tmp_path, "fedavg", EVERYONE)
-        work = ParallelExecutor(run.loop.executor, 4, None)
-        clock = Clock()
-        for lane in work.lanes:
+        loop, clock = build_run(tmp_path, "fedavg", EVERYONE).loop, Clock()
+        loop.executor = ParallelExecutor(loop.executor, 4, None)
+        for lane in loop.executor.lanes:
             lane.clock = clock
-            lane._train = lambda visit, lane=lane: (clock.pass_(1.0), (torch.zeros(()), 8))[1]
-        run.loop.executor = work
-        run.loop.restore()
-        assert run.loop.run_round(0)["client_seconds"] == 4.0
+            lane._train = lambda visit: (clock.pass_(1.0), (torch.zeros(()), 8))[1]
+        loop.restore()
+        assert loop.run_round(0)["client_seconds"] == 4.0
+
+
+def frozen(value: torch.Tensor) -> nn.Module:
+    teacher = nn.Linear(1, 1, bias=False).requires_grad_(False)
+    teacher.weight.fill_(value)
+    return teacher
+
+
+PLACES: dict[str, tuple[str, Any, Any]] = {  # the attribute, what is put there, and how it is read
+    "attribute": ("left", lambda value: value, lambda left: left),
+    "_underscore": ("_left", lambda value: value, lambda left: left),
+    "number": ("left", lambda value: [float(value)], lambda left: left[0]),
+    "module": ("left", frozen, lambda left: left.weight.sum()),
+    "list": ("left", lambda value: [value], lambda left: left[0]),
+    "mixed": ("left", lambda value: {"value": value, "why": "because"}, lambda left: left["value"]),
+}
 
 
 class Leaving(FedAvg):
-    """FedAvg whose loss is scaled by a number of the client; `where` chooses the attribute that stores it."""
+    """FedAvg whose loss is scaled by a number of the client; `where` chooses the place that stores it."""
 
     def __init__(self, objective: Objective, *, where: str = "attribute", **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
@@ -224,32 +193,12 @@ class Leaving(FedAvg):
 
     def receive(self, visit: Visit) -> None:
         super().receive(visit)
-        amount = 1.0 + visit.client.id
-        value = torch.tensor(amount)
-        if self.where == "attribute":
-            self.stretch = value
-        elif self.where == "_underscore":
-            self._stretch = value
-        elif self.where == "list":
-            self.stretches = [value]
-        elif self.where == "mixed":
-            self.stretches = {"value": value, "why": "because"}
-        elif self.where == "number":
-            self.numbers = [amount]
-        else:
-            self.teacher = nn.Linear(1, 1, bias=False).requires_grad_(False)
-            self.teacher.weight.fill_(amount)
+        name, make, _ = PLACES[self.where]
+        setattr(self, name, make(torch.tensor(1.0 + visit.client.id)))
 
     def loss(self, out: Outputs, batch: Batch) -> torch.Tensor:
-        stretch = {
-            "attribute": lambda: self.stretch,
-            "_underscore": lambda: self._stretch,
-            "list": lambda: self.stretches[0],
-            "mixed": lambda: self.stretches["value"],
-            "number": lambda: self.numbers[0],
-            "module": lambda: self.teacher.weight.sum(),
-        }[self.where]()
-        return super().loss(out, batch) * stretch
+        name, _, read = PLACES[self.where]
+        return super().loss(out, batch) * read(getattr(self, name))
 
 
 class Named:
@@ -292,28 +241,17 @@ class TestMeasured:
     def test_the_faster_is_kept(self):
         rounds = self.visits(1.0, 0.4, [range(8)] * 4)
         assert all([client for _, client in visits] == list(range(8)) for visits in rounds)
-        assert [[name for name, _ in visits] for visits in rounds] == [
-            ["one"] * 4 + ["several"] * 2 + ["one"] * 2,
-            ["several"] * 2 + ["one"] * 6,
-            ["several"] * 8,
-            ["several"] * 8,
-        ]
+        one, several = ["one"], ["several"]
+        first = [one * 4 + several * 2 + one * 2, several * 2 + one * 6]
+        assert [[name for name, _ in visits] for visits in rounds] == [*first, several * 8, several * 8]
         *_, last, after = self.visits(0.4, 1.0, [range(8)] * 4)  # the reference, where it is faster
         assert [name for name, _ in last] == ["several"] * 2 + ["one"] * 6
         assert [name for name, _ in after] == ["one"] * 8
 
-    def test_small_cohorts_are_tried_over_rounds(self):
-        rounds = self.visits(1.0, 0.4, [range(3)] * 6)
-        assert [[name for name, _ in visits] for visits in rounds] == [
-            ["one"] * 3,
-            ["one"] * 3,
-            ["several"] * 2 + ["one"],
-            ["several"] * 2 + ["one"],
-            ["several"] * 3,
-            ["several"] * 3,
-        ]
-
-    def test_fewer_clients_than_lanes_are_tried_too(self):
+    def test_small_cohorts_are_tried_over_rounds_and_fewer_clients_than_lanes_too(self):
+        rounds, (one, several) = self.visits(1.0, 0.4, [range(3)] * 6), (["one"], ["several"])
+        expected = [one * 3, one * 3, several * 2 + one, several * 2 + one, several * 3, several * 3]
+        assert [[name for name, _ in visits] for visits in rounds] == expected
         rounds = self.visits(1.0, 0.4, [range(1)] * 7)
         assert [name for visits in rounds for name, _ in visits] == ["one", "one", *["several"] * 5]
 
@@ -331,12 +269,9 @@ class TestMeasured:
 
     def test_the_first_visits_and_larger_clients_do_not_mislead(self):
         sizes = dict.fromkeys(range(4), 10)  # the costliest clients come first
-        *_, last = self.visits(
-            lambda client: 5.0 if client == 0 else 0.1 * sizes.get(client, 1),
-            lambda client: 0.2 * sizes.get(client, 1),
-            [range(8)] * 4,
-            sizes=sizes,
-        )
+        ones = lambda client: 5.0 if client == 0 else 0.1 * sizes.get(client, 1)  # noqa: E731
+        several = lambda client: 0.2 * sizes.get(client, 1)  # noqa: E731
+        *_, last = self.visits(ones, several, [range(8)] * 4, sizes=sizes)
         assert {name for name, _ in last} == {"one"}
 
     def test_what_is_recorded_anew_each_round_counts(self):
@@ -374,18 +309,10 @@ class TestMeasured:
             assert {name for name, _ in visits} == {"one"}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ((), SequentialExecutor),
-        (("executor=one-by-one",), SequentialExecutor),
-        (("executor=side-by-side", "lanes=3"), ParallelExecutor),
-    ],
-)
-def test_the_config_chooses(tmp_path, overrides, expected):
-    work = build_run(tmp_path, "fedavg", *overrides).loop.executor
-    assert type(work) is expected
-    assert work.bitwise_exact
-    if expected is ParallelExecutor:
-        assert len(work.lanes) == 3
-        assert all(lane.recorder is None for lane in work.lanes)
+def test_the_config_chooses(tmp_path):
+    for name, words in (("a", ()), ("b", ("executor=one-by-one",))):
+        work = build_run(tmp_path / name, "fedavg", *words).loop.executor
+        assert (type(work), work.bitwise_exact) == (SequentialExecutor, True)
+    work = build_run(tmp_path / "c", "fedavg", "executor=side-by-side", "lanes=3").loop.executor
+    assert (type(work), work.bitwise_exact) == (ParallelExecutor, True)
+    assert [lane.recorder for lane in work.lanes] == [None] * 3

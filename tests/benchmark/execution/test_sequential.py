@@ -36,16 +36,10 @@ class Watch(Callback):
             self.after(loop.method)
 
 
-def each_step(run, monkeypatch, look):
-    """Calls `look(method, batch, step)` before every training step."""
-    method = run.loop.method
-    step = method.training_step
-
-    def training_step(batch, batch_index):
-        look(method, batch, batch_index)
-        return step(batch, batch_index)
-
-    monkeypatch.setattr(method, "training_step", training_step)
+def each_step(run, monkeypatch, look, hook="training_step"):
+    """Calls `look` with what a hook of the method is given, before that: by default at every training step."""
+    inner = getattr(run.loop.method, hook)
+    monkeypatch.setattr(run.loop.method, hook, lambda *given: (look(*given), inner(*given))[1])
 
 
 def poison(method):
@@ -79,26 +73,24 @@ class TestPristine:
 
     def test_byol_targets_start_at_the_received_weights(self, tmp_path, monkeypatch):
         run = build_run(tmp_path, "fedavg", "objective=byol", EVERYONE)
-        loop = run.loop
-        received, started, moved = [], [], []
+        method, received, started, moved = run.loop.method, [], [], []
 
-        def look(method, batch, step):
+        def look(batch, step):
             if step == 0:
-                received.append(trees.clone(loop.server["weights"]))
-                for target, source in method.objective.ema.items():
-                    started.append(same(method.tensors(target), received[-1][source]))
+                received.append(trees.clone(run.loop.server["weights"]))
+                started.extend(same(method.tensors(to), received[-1][of]) for to, of in method.objective.ema.items())
 
         def at_the_end(method):
             """Records whether the targets have moved from the received weights, but less than the online networks."""
             for target, source in method.objective.ema.items():
-                now, first = method.tensors(target), received[-1][source]
+                first = received[-1][source]
                 name = next(iter(first))
-                online = method.tensors(source)[name]
-                moved.append(0 < (now[name] - first[name]).abs().max() < (online - first[name]).abs().max())
+                far, online = ((method.tensors(key)[name] - first[name]).abs().max() for key in (target, source))
+                moved.append(0 < far < online)
 
         each_step(run, monkeypatch, look)
         Watch(run, after=at_the_end)
-        loop.fit()
+        run.loop.fit()
         assert started == moved == [True] * (3 * 4 * 2)  # rounds, clients, targets
         assert not same(received[0], received[-1])  # otherwise targets that keep their initial weights would pass
 
@@ -106,104 +98,88 @@ class TestPristine:
     def test_batch_norm_statistics_at_the_start_of_a_visit(self, tmp_path, monkeypatch, policy):
         """The server's statistics, or with policy `local` the client's last ones; initial ones at its first visit."""
         run = build_run(tmp_path, "fedavg", EVERYONE, f"federation.batch_norm={policy}")
-        loop, method = run.loop, run.loop.method
-        fresh, left, met = trees.clone(method.statistics()), {}, []
-
-        def look(method, batch, step):
-            if step == 0:
-                met.append(trees.clone(method.statistics()))
-
-        each_step(run, monkeypatch, look)
-        watch = Watch(run)
-        watch.after = lambda method: left.update({len(watch.done): trees.clone(method.statistics())})
+        loop, statistics = run.loop, lambda: trees.clone(run.loop.method.statistics())
+        fresh, left, met = statistics(), [], []
+        each_step(run, monkeypatch, lambda batch, step: met.append(statistics()) if step == 0 else None)
+        watch = Watch(run, after=lambda method: left.append(statistics()))
         loop.restore()
         loop.run_round(0)
-        assert all(same(statistics, fresh) for statistics in met)
-        order = [done.visit.client.id for done in watch.done]
-        before = dict(zip(order, left.values(), strict=True))
-        sent = loop.server["weights"]
+        assert all(same(started, fresh) for started in met)
+        before = {done.visit.client.id: found for done, found in zip(watch.done, left, strict=True)}
+        sent = dict(trees.leaves(loop.server["weights"]))
         loop.run_round(1)
-        for client, statistics in zip(order, met[4:], strict=True):
+        for client, started in zip(before, met[4:], strict=True):
             if policy == "local":
-                assert same(statistics, before[client])
-                assert not set(dict(trees.leaves(statistics))) & set(dict(trees.leaves(sent)))
+                assert same(started, before[client])
+                assert not set(dict(trees.leaves(started))) & set(sent)
             else:
-                assert all(torch.equal(leaf, dict(trees.leaves(sent))[path]) for path, leaf in trees.leaves(statistics))
+                assert all(torch.equal(leaf, sent[path]) for path, leaf in trees.leaves(started))
         assert not same(before[0], before[1])
 
 
+SIZES = (2, 8, 9, 10, 16, 17)
+EPOCH = ([2], [8], [8], [8, 2], [8, 8], [8, 8])
+"""Batches of clients of these sizes: a last batch of one image is left out."""
+
+
+def resized(tmp_path, *overrides, method="fedavg"):
+    """A run of one round whose clients have the sizes SIZES, and its visits."""
+    run = build_run(tmp_path, method, "federation.rounds=1", EVERYONE, *overrides)
+    run.data.parts = Parts([np.arange(size) for size in SIZES])
+    run.loop.clients = data.Clients(run.data.parts)
+    return run, Watch(run)
+
+
 class TestLocalWork:
-    SIZES = (2, 8, 9, 10, 16, 17)
-
-    def resized(self, tmp_path, *overrides, method="fedavg"):
-        """A run of one round whose clients have the sizes SIZES."""
-        run = build_run(tmp_path, method, "federation.rounds=1", EVERYONE, *overrides)
-        run.data.parts = Parts([np.arange(size) for size in self.SIZES])
-        run.loop.clients = data.Clients(run.data.parts)
-        return run
-
-    def test_a_last_batch_of_one_image_is_left_out_and_no_other(self, tmp_path, monkeypatch):
-        run = self.resized(tmp_path, "training.epochs=2")
-        seen, epochs = defaultdict(list), []
-        watch = Watch(run)
-        each_step(run, monkeypatch, lambda method, batch, step: seen[len(watch.done)].append(len(batch.index)))
-        monkeypatch.setattr(run.loop.method, "start_epoch", lambda *_: epochs.append(len(watch.done)))
+    @pytest.mark.parametrize(
+        ("words", "epochs", "batches", "counted"),
+        [
+            ("training.epochs=2", [2] * 6, EPOCH, (1, 1, 2, 2, 2, 3)),
+            ("training.epochs=1 training.drop_last=true", [1] * 6,
+             ([2], [8], [8], [8], [8, 8], [8, 8]), (1, 1, 1, 1, 2, 2)),
+            ("training.epochs=1 training.smallest_batch=1 heads.head_norm=false", [1] * 6,
+             ([2], [8], [8, 1], [8, 2], [8, 8], [8, 8, 1]), (1, 1, 2, 2, 2, 3)),
+            # the largest has 17 images, so 3 steps are wanted: at most as many epochs as do not exceed them
+            ("training.epochs=1 training.most_epochs=4", (3, 3, 1, 1, 1, 1), EPOCH, (1, 1, 2, 2, 2, 3)),
+            ("training.epochs=1 training.most_epochs=2", (2, 2, 1, 1, 1, 1), EPOCH, (1, 1, 2, 2, 2, 3)),
+        ],
+    )  # fmt: skip
+    def test_epochs_and_batches_of_clients_of_all_sizes(self, tmp_path, monkeypatch, words, epochs, batches, counted):
+        """A batch too small to train on counts in means by batches: released codes weigh by their loaders' lengths."""
+        run, watch = resized(tmp_path, *words.split())
+        seen, began = defaultdict(list), []
+        each_step(run, monkeypatch, lambda batch, step: seen[len(watch.done)].append(len(batch.index)))
+        monkeypatch.setattr(run.loop.method, "start_epoch", lambda *_: began.append(len(watch.done)))
         run.loop.fit()
-        assert epochs == sorted([*range(len(self.SIZES))] * 2)
-        batches = {2: [2], 8: [8], 9: [8], 10: [8, 2], 16: [8, 8], 17: [8, 8]}
+        assert len(watch.done) == len(SIZES)
         for position, done in enumerate(watch.done):
-            epoch = batches[done.visit.client.examples]
-            assert seen[position] == epoch * 2
-            assert (done.visit.batches, done.visit.steps, done.images) == (len(epoch), 2 * len(epoch), 2 * sum(epoch))
-        assert len(watch.done) == len(self.SIZES)
-
-    def test_a_last_batch_of_one_image_may_be_trained_on(self, tmp_path):
-        run = self.resized(tmp_path, "training.smallest_batch=1", "heads.head_norm=false")
-        watch = Watch(run)
-        run.loop.fit()
-        images = {done.visit.client.examples: done.images for done in watch.done}
-        assert images == {size: size for size in self.SIZES}
+            visit, client = done.visit, done.visit.client
+            k = SIZES.index(client.examples)
+            assert began.count(position) == epochs[k]
+            assert seen[position] == batches[k] * epochs[k]
+            assert (visit.batches, visit.steps) == (len(batches[k]), len(seen[position]))
+            assert (done.images, visit.counted) == (sum(seen[position]), counted[k])
+            assert run.loop.executor.images(visit.phase, client) == epochs[k] * client.examples
 
     @pytest.mark.parametrize(
         ("words", "line"),
         [
-            (
-                ("objective=align_uniform", "heads.head_norm=false", "training.smallest_batch=1"),
-                "the loss of AlignUniform is not defined for one image",
-            ),
-            (("training.smallest_batch=1",), "smallest_batch=1: BatchNorm in the heads cannot train on one"),
-            (("training.most_epochs=4", "training.epochs=5"), "most_epochs=4: give at least training.epochs="),
-            (("training.most_epochs=4", "training.drop_last=true"), "most_epochs=4: give at least training.epochs="),
-            (("schedule.name=cosine_twice", "schedule.per=step"), "cosine_twice: its rate is that of a round"),
+            ("objective=align_uniform heads.head_norm=false training.smallest_batch=1",
+             "the loss of AlignUniform is not defined for one image"),
+            ("training.smallest_batch=1", "smallest_batch=1: BatchNorm in the heads cannot train on one"),
+            ("training.most_epochs=4 training.epochs=5", "most_epochs=4: give at least training.epochs="),
+            ("training.most_epochs=4 training.drop_last=true", "most_epochs=4: give at least training.epochs="),
+            ("schedule.name=cosine_twice schedule.per=step", "cosine_twice: its rate is that of a round"),
         ],
-    )
+    )  # fmt: skip
     def test_what_no_visit_can_do_is_refused(self, tmp_path, words, line):
         with pytest.raises(ConfigError, match=re.escape(line)):
-            build_run(tmp_path, "fedavg", *words)
+            build_run(tmp_path, "fedavg", *words.split())
 
-    @pytest.mark.parametrize(
-        ("override", "counted"),
-        [("training.drop_last=false", (1, 1, 2, 2, 2, 3)), ("training.drop_last=true", (1, 1, 1, 1, 2, 2))],
-    )
-    def test_a_batch_too_small_to_train_on_counts_in_means_by_batches(self, tmp_path, override, counted):
-        """As in released codes, whose weights are the lengths of their loaders."""
-        run = self.resized(tmp_path, override)
-        watch = Watch(run)
-        run.loop.fit()
-        assert {done.visit.client.examples: done.visit.counted for done in watch.done} == dict(
-            zip(self.SIZES, counted, strict=True)
-        )
-
-    @pytest.mark.parametrize(("most", "epochs"), [(4, (3, 3, 1, 1, 1, 1)), (2, (2, 2, 1, 1, 1, 1))])
-    def test_clients_with_few_images_may_train_more_epochs(self, tmp_path, most, epochs):
-        """The largest has 17 images, so 3 steps are wanted: at most as many epochs as do not exceed them."""
-        run = self.resized(tmp_path, f"training.most_epochs={most}", "training.epochs=1")
-        watch, epochs = Watch(run), dict(zip(self.SIZES, epochs, strict=True))
-        run.loop.fit()
-        for done in watch.done:
-            client = done.visit.client
-            assert done.visit.steps == epochs[client.examples] * done.visit.batches
-            assert run.loop.executor.images(done.visit.phase, client) == epochs[client.examples] * client.examples
+    def test_two_phases_of_one_name_would_draw_alike_and_overwrite_memories(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(FedAvg, "phases", FedAvg.phases * 2)
+        with pytest.raises(MethodError, match=r"share a name \(fit, fit\)"):
+            train_run(tmp_path, "fedavg")
 
     def test_the_images_of_a_visit_follow_steps_epochs_and_phase(self, tmp_path):
         fit, client = Phase("fit"), Client(0, 20)
@@ -214,39 +190,30 @@ class TestLocalWork:
         assert [work.images(fit, Client(0, examples)) for examples in (20, 6)] == [5 * 8, 5 * 6]
 
     def test_the_image_left_out_is_another_one_each_epoch(self, tmp_path, monkeypatch):
-        run = self.resized(tmp_path, "training.epochs=10")
+        run, _ = resized(tmp_path, "training.epochs=10")
         run.loop.clients = [client for client in run.loop.clients if client.examples == 9]
-        left_out = []
-        each_step(
-            run, monkeypatch, lambda method, batch, step: left_out.append(set(range(9)) - set(batch.index.tolist()))
-        )
-        run.loop.clients = [run.loop.clients[0]]
+        missing = []
+        each_step(run, monkeypatch, lambda batch, step: missing.extend(set(range(9)) - set(batch.index.tolist())))
         run.loop.fit()
-        assert all(len(missing) == 1 for missing in left_out)
-        assert len(left_out) == 10
-        assert len(set.union(*left_out)) > 3
+        assert len(missing) == 10
+        assert len(set(missing)) > 3
 
-    def test_an_observing_pass_sees_every_image(self, tmp_path):
-        run = self.resized(tmp_path, "method.passes=1", method="fedsc")
-        watch = Watch(run)
+    def test_an_observing_pass_sees_both_views_of_every_image_and_trains_on_none(self, tmp_path):
+        run, watch = resized(tmp_path, "method.passes=1", method="fedsc")
         run.loop.fit()
         passes = [done for done in watch.done if done.visit.phase.work == "observe"]
-        # two views of every image; and nothing was trained on
-        assert {done.visit.client.examples: float(done.visit.observed["rows"]["n"]) / 2 for done in passes} == {
-            size: size for size in self.SIZES
-        }
+        seen = {done.visit.client.examples: float(done.visit.observed["rows"]["n"]) / 2 for done in passes}
+        assert seen == {size: size for size in SIZES}
         assert {done.images for done in passes} == {0}
 
     @pytest.mark.parametrize("steps", [1, 5])
-    def test_steps_take_the_place_of_epochs(self, tmp_path, monkeypatch, steps):
-        run = self.resized(tmp_path, f"training.steps={steps}")
-        run.loop.executor.training = replace(
-            run.loop.executor.training, epochs=3
-        )  # a scenario may also set epochs; steps take precedence
-        watch, seen = Watch(run), defaultdict(list)
-        each_step(run, monkeypatch, lambda method, batch, step: seen[len(watch.done)].extend(batch.index.tolist()))
+    def test_steps_take_the_place_of_epochs_that_a_scenario_may_also_set(self, tmp_path, monkeypatch, steps):
+        run, watch = resized(tmp_path, f"training.steps={steps}")
+        run.loop.executor.training = replace(run.loop.executor.training, epochs=3)
+        seen = defaultdict(list)
+        each_step(run, monkeypatch, lambda batch, step: seen[len(watch.done)].extend(batch.index.tolist()))
         run.loop.fit()
-        assert [done.visit.steps for done in watch.done] == [steps] * len(self.SIZES)
+        assert [done.visit.steps for done in watch.done] == [steps] * len(SIZES)
         for position, done in enumerate(watch.done):
             assert done.images == len(seen[position])
             if done.visit.client.examples == 16:
@@ -255,13 +222,8 @@ class TestLocalWork:
     def test_the_loss_is_the_mean_over_steps_of_visits_and_the_lines(self, tmp_path, monkeypatch):
         run = build_run(tmp_path, "fedavg", EVERYONE)
         losses, watch = defaultdict(list), Watch(run)
-        finish = run.loop.method.on_train_batch_end
-
-        def observed_step(outputs, batch, step):
-            losses[len(watch.done)].append(outputs["loss"].item())
-            finish(outputs, batch, step)
-
-        monkeypatch.setattr(run.loop.method, "on_train_batch_end", observed_step)
+        look = lambda outputs, *_: losses[len(watch.done)].append(outputs["loss"].item())  # noqa: E731
+        each_step(run, monkeypatch, look, "on_train_batch_end")
         run.loop.fit()
         for position, done in enumerate(watch.done):
             assert len(losses[position]) == done.visit.steps
@@ -290,13 +252,8 @@ class TestLearningRate:
         given = (f"schedule.name={name}", f"schedule.per={per}", *steps)
         run = build_run(tmp_path, "fedavg", *given, "training.epochs=2")
         watch, used = Watch(run), defaultdict(list)
-        before = run.loop.method.on_before_optimizer_step
-
-        def look(optimizer):
-            used[len(watch.done)].append(optimizer.param_groups[0]["lr"])
-            before(optimizer)
-
-        monkeypatch.setattr(run.loop.method, "on_before_optimizer_step", look)
+        look = lambda optimizer: used[len(watch.done)].append(optimizer.param_groups[0]["lr"])  # noqa: E731
+        each_step(run, monkeypatch, look, "on_before_optimizer_step")
         run.loop.fit()
         for position, done in enumerate(watch.done):
             steps = done.visit.steps
@@ -306,20 +263,17 @@ class TestLearningRate:
             assert done.visit.lr_sum == pytest.approx(sum(rates), rel=1e-12)
 
 
-class TestPrecision:
-    @pytest.mark.parametrize(("precision", "dtype"), [("bf16-mixed", torch.bfloat16), ("32-true", torch.float32)])
-    def test_activations_in_training_and_observing(self, tmp_path, precision, dtype):
-        both = ("federation.rounds=1", "federation.batch_norm=recalibrate")
-        run = build_run(tmp_path, "fedavg", f"training.precision={precision}", *both)
-        seen = set()
-        convolution = run.loop.method.objective.encoder.backbone[0]
-        convolution.register_forward_hook(
-            lambda layer, given, out: seen.add((layer.training, layer.weight.dtype, out.dtype))
-        )
-        watch = Watch(run)
-        run.loop.fit()
-        assert seen == {(True, torch.float32, dtype), (False, torch.float32, dtype)}
-        assert {leaf.dtype for _, leaf in trees.leaves(watch.done[0].message)} == {torch.float32}
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16-mixed", torch.bfloat16), ("32-true", torch.float32)])
+def test_the_precision_of_activations_in_training_and_observing(tmp_path, precision, dtype):
+    words = ("federation.rounds=1", "federation.batch_norm=recalibrate", f"training.precision={precision}")
+    run = build_run(tmp_path, "fedavg", *words)
+    seen, watch = set(), Watch(run)
+    run.loop.method.objective.encoder.backbone[0].register_forward_hook(
+        lambda layer, given, out: seen.add((layer.training, layer.weight.dtype, out.dtype))
+    )
+    run.loop.fit()
+    assert seen == {(True, torch.float32, dtype), (False, torch.float32, dtype)}
+    assert {leaf.dtype for _, leaf in trees.leaves(watch.done[0].message)} == {torch.float32}
 
 
 def dropout_encoder(*, in_channels: int = 3) -> Encoder:
@@ -329,63 +283,46 @@ def dropout_encoder(*, in_channels: int = 3) -> Encoder:
 
 
 class TestDropout:
-    OWN = ("encoder.class=tests.benchmark.execution.test_sequential.dropout_encoder", EVERYONE)
-
-    def masks(self, run, monkeypatch, order=1):
-        """(round, client) -> the dropped features of its first step, `[16, 8]`."""
+    def masks(self, folder, monkeypatch, seed, order=1):
+        """(round, client) -> the dropped features of its first step, `[16, 8]`; and the run's state."""
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        own = "encoder.class=tests.benchmark.execution.test_sequential.dropout_encoder"
+        run = build_run(folder, "fedavg", own, EVERYONE)
         method, work, dropped, visit = run.loop.method, run.loop.executor, {}, []
-        begin, run_visits = method.start_visit, work.run
-
-        def start_visit(now, kept=None):
-            visit[:] = [(now.round, now.client.id)]
-            begin(now, kept)
-
-        def in_order(given, block):
-            return run_visits(given, block[::order])
+        run_visits = work.run
+        each_step(run, monkeypatch, lambda now, *_: visit.append((now.round, now.client.id)), "start_visit")
+        monkeypatch.setattr(work, "run", lambda given, block: run_visits(given, block[::order]))
 
         def look(module, given, out):
-            dropped.setdefault(visit[0], out == 0)
+            dropped.setdefault(visit[-1], out == 0)
 
-        monkeypatch.setattr(method, "start_visit", start_visit)
-        monkeypatch.setattr(work, "run", in_order)
         method.objective.encoder.backbone[-1].register_forward_hook(look)
         run.loop.fit()
-        return dropped
+        assert torch.equal(torch.get_rng_state(), before)
+        return dropped, state(run)
 
     def test_a_visit_draws_the_same_wherever_and_whenever_it_happens(self, tmp_path, monkeypatch):
-        torch.manual_seed(1)
-        first = self.masks(build_run(tmp_path / "a", "fedavg", *self.OWN), monkeypatch)
-        torch.manual_seed(2)
-        second = self.masks(build_run(tmp_path / "b", "fedavg", *self.OWN), monkeypatch, order=-1)
+        """Whatever the state of the global generator, which is left alone."""
+        first, ended = self.masks(tmp_path / "a", monkeypatch, seed=1)
+        second, _ = self.masks(tmp_path / "b", monkeypatch, seed=2, order=-1)
         assert len(first) == 12
         assert list(first) != list(second)
         assert same(first, second)
         assert len({tuple(mask.flatten().tolist()) for mask in first.values()}) == 12
-
-    def test_the_run_does_not_depend_on_the_global_generator_and_leaves_it_alone(self, tmp_path):
-        runs = []
-        for seed in (1, 2):
-            torch.manual_seed(seed)
-            before = torch.get_rng_state()
-            runs.append(train_run(tmp_path / str(seed), "fedavg", *self.OWN))
-            assert torch.equal(torch.get_rng_state(), before)
-        assert same(*(state(run) for run in runs))
+        assert same(self.masks(tmp_path / "c", monkeypatch, seed=2)[1], ended)
 
     def test_a_visit_that_fails_gives_the_generator_back(self):
-        def fail():
-            with isolated(3, torch.device("cpu")):
-                raise RuntimeError(f"in the visit, after {torch.rand(())}")
-
         before = torch.get_rng_state()
-        with pytest.raises(RuntimeError, match="in the visit"):
-            fail()
+        with pytest.raises(RuntimeError, match="in the visit"), isolated(3, torch.device("cpu")):
+            raise RuntimeError(f"in the visit, after {torch.rand(())}")
         assert torch.equal(torch.get_rng_state(), before)
 
 
 class TestClipping:
-    def norms(self, tmp_path, monkeypatch, *overrides):
+    def norms(self, folder, monkeypatch, *overrides):
         """Norm of the gradients that the optimiser gets at every step."""
-        run = build_run(tmp_path, "fedavg", "federation.rounds=1", *overrides)
+        run = build_run(folder, "fedavg", "federation.rounds=1", *overrides)
         method, norms = run.loop.method, []
         before = method.on_before_optimizer_step
 
@@ -405,8 +342,7 @@ class TestClipping:
         cut = self.norms(tmp_path / "cut", monkeypatch, f"training.clip_norm={bound}")
         assert cut[0] == pytest.approx(bound, rel=1e-4)
         assert max(cut) <= bound * (1 + 1e-5)
-        wide = self.norms(tmp_path / "wide", monkeypatch, f"training.clip_norm={2 * max(free)}")
-        assert wide == free
+        assert self.norms(tmp_path / "wide", monkeypatch, f"training.clip_norm={2 * max(free)}") == free
 
 
 class TestRecalibration:
@@ -415,8 +351,7 @@ class TestRecalibration:
         run = build_run(tmp_path, "fedavg", "federation.batch_norm=recalibrate", EVERYONE, "federation.rounds=1")
         loop, streams = run.loop, run.loop.streams
         loop.fit()
-        weights = loop.server["weights"]["encoder"]
-        total, mean, second = 0, 0, 0
+        weights, moments = loop.server["weights"]["encoder"], []
         for client in loop.clients:
             key = {"round": 0, "phase": "recalibrate", "client": client.id}
             order, views = (streams.generator(purpose, **key) for purpose in ("order", "views"))
@@ -424,13 +359,9 @@ class TestRecalibration:
             batches = run.data.batches(client.id, ("augment",), size, order=order, views=views)
             out = [nn.functional.conv2d(b.views[0], weights["backbone.0.weight"], stride=2, padding=1) for b in batches]
             out = [batch.double().transpose(0, 1).flatten(1).numpy() for batch in out if len(batch) > 1]
-            means, variances = (
-                np.mean([f(batch) for batch in out], axis=0) for f in (lambda x: x.mean(1), lambda x: x.var(1, ddof=1))
-            )
-            total += client.examples
-            mean = mean + client.examples * means
-            second = second + client.examples * (variances + means**2)
-        mean, second = mean / total, second / total
+            mean, var = np.mean([(batch.mean(1), batch.var(1, ddof=1)) for batch in out], axis=0)
+            moments.append((mean, var + mean**2))
+        mean, second = np.average(moments, axis=0, weights=[client.examples for client in loop.clients])
         np.testing.assert_allclose(weights["backbone.1.running_mean"].numpy(), mean, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(weights["backbone.1.running_var"].numpy(), second - mean**2, rtol=1e-4, atol=1e-6)
 
@@ -442,29 +373,13 @@ class TestRecalibration:
             assert run.loop.method.observe_recalibrate(batch) == {}
             assert layer.num_batches_tracked == measured
 
-    def test_it_measures_and_changes_nothing_else(self, tmp_path):
-        """Recalibration changes neither a client's memory nor a layer's own momentum."""
+    def test_it_changes_neither_a_clients_memory_nor_a_layers_own_momentum(self, tmp_path):
         run = build_run(tmp_path, "scaffold", "federation.batch_norm=recalibrate", EVERYONE)
         layer = run.loop.method.objective.encoder.backbone[1]
         layer.momentum = 0.01
-        kept = defaultdict(list)
-        watch = Watch(run)
-        watch.after = lambda method: kept[watch.done[-1].visit.phase.name].append(
-            trees.clone(watch.done[-1].client_state)
-        )
+        kept, watch = defaultdict(list), Watch(run)
+        watch.after = lambda _: kept[watch.done[-1].visit.phase.name].append(trees.clone(watch.done[-1].client_state))
         run.loop.fit()
         assert layer.momentum == 0.01
         assert len(kept["fit"]) == 3 * 4
         assert all(map(same, kept["fit"], kept["recalibrate"]))
-
-
-class Twice(FedAvg):
-    """FedAvg with two phases of one name, which would draw from the same streams and overwrite memories."""
-
-    phases = FedAvg.phases * 2
-
-
-class TestPhases:
-    def test_two_of_one_name_are_refused(self, tmp_path):
-        with pytest.raises(MethodError, match=r"share a name \(fit, fit\)"):
-            train_run(tmp_path, "fedavg", "method.class=tests.benchmark.execution.test_sequential.Twice")

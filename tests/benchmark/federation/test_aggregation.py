@@ -66,19 +66,17 @@ def test_means_and_sums(fabric, how, weights, divisor):
         np.testing.assert_allclose(leaf.numpy(), weighted_mean(replies, given, path, divisor), rtol=1e-7)
 
 
-@pytest.mark.parametrize(("over", "divided"), [("weights", True), ("clients", False)])
-def test_mean_by_a_tree_of_weights(fabric, over, divided):
+@pytest.mark.parametrize(("over", "divisor"), [("weights", None), ("clients", 4)])
+def test_mean_by_a_tree_of_weights(fabric, over, divisor):
     """A weight for each layer, as in L-DAWA: |sum of w| for leaf "w", b^2 for leaf "b"."""
-    by = {"w": lambda tree: tree["a"]["w"].sum().abs(), "b": lambda tree: tree["b"] ** 2}
 
     def weigh(server, message):
-        return {"a": {"w": by["w"](message["x"])}, "b": by["b"](message["x"])}
+        return {"a": {"w": message["x"]["a"]["w"].sum().abs()}, "b": message["x"]["b"] ** 2}
 
     replies = four_replies(1)
-    mean = reduced(fabric, Mean(weigh, over=over), replies)
-    for path, leaf in trees.leaves(mean):
-        weights = [float(by[path[-1]](tree)) for *_, tree in replies]
-        expected = weighted_mean(replies, weights, path, None if divided else 4)
+    weights = [dict(trees.leaves(weigh({}, {"x": tree}))) for *_, tree in replies]
+    for path, leaf in trees.leaves(reduced(fabric, Mean(weigh, over=over), replies)):
+        expected = weighted_mean(replies, [float(weight[path]) for weight in weights], path, divisor)
         np.testing.assert_allclose(leaf.numpy(), expected, rtol=1e-7)
 
 
@@ -88,16 +86,13 @@ def test_replies_that_are_one_tensor_are_combined_to_one(fabric, how):
     assert trees.span(reduced(fabric, how, [(k, 5, 1, packed.tree(packed.flat)) for k in range(2)])) is not None
 
 
-def test_cat_goes_by_client_id_whoever_came_first(fabric):
+def test_cat_and_each_go_by_client_id_whoever_came_first(fabric):
     rows = {4: [[4.0, 4.5]], 0: [[0.0, 0.5], [1.0, 1.5]], 2: [[2.0, 2.5]]}
-    joined = reduced(fabric, Cat(), [(k, 1, 1, {"rows": torch.tensor(value)}) for k, value in rows.items()])
-    assert joined["rows"].tolist() == [[0.0, 0.5], [1.0, 1.5], [2.0, 2.5], [4.0, 4.5]]
-
-
-def test_each_keeps_every_reply_under_its_client(fabric):
-    kept = reduced(fabric, Each(), [(k, 1, 1, {"R": torch.full((k + 1,), k)}) for k in (3, 1)])
-    assert list(kept) == [1, 3]
-    assert same(kept, {1: {"R": torch.full((2,), 1)}, 3: {"R": torch.full((4,), 3)}})
+    replies = {k: {"R": torch.tensor(value)} for k, value in rows.items()}
+    joined, kept = (reduced(fabric, how, [(k, 1, 1, tree) for k, tree in replies.items()]) for how in (Cat(), Each()))
+    assert joined["R"].tolist() == [[0.0, 0.5], [1.0, 1.5], [2.0, 2.5], [4.0, 4.5]]
+    assert list(kept) == [0, 2, 4]
+    assert same(kept, replies)
 
 
 def test_replies_name_their_clients_lack_what_nobody_sent_and_average_what_some_send_over_those(fabric):
@@ -111,21 +106,19 @@ def test_replies_name_their_clients_lack_what_nobody_sent_and_average_what_some_
 
 def test_an_undeclared_entry_is_refused_by_name():
     totals = Aggregation({"weights": Mean()})
-    with pytest.raises(
-        MethodError, match="client 6 replied with labels, which phase 'fit' does not declare"
-    ) as refused:
+    line = "client 6 replied with labels, which phase 'fit' does not declare.*weights"
+    with pytest.raises(MethodError, match=line):
         totals.add(visit(6, 1), {"weights": {"w": torch.ones(1)}, "labels": {"y": torch.ones(1)}}, {})
-    assert "weights" in str(refused.value)
     assert totals.clients == []
 
 
 @pytest.mark.parametrize("how", [Mean(), Sum()])
-@pytest.mark.parametrize("other", [{"w": torch.ones(3)}, {"w": torch.ones(2, 1)}, {"v": torch.ones(2)}, {}])
-def test_another_architecture_is_refused(how, other):
-    totals = Aggregation({"x": how})
-    totals.add(visit(0, 1), {"x": {"w": torch.ones(2)}}, {})
-    with pytest.raises(MethodError, match="client 1 replied with 'x' of another shape"):
-        totals.add(visit(1, 1), {"x": other}, {})
+def test_another_architecture_is_refused(how):
+    for other in ({"w": torch.ones(3)}, {"w": torch.ones(2, 1)}, {"v": torch.ones(2)}, {}):
+        totals = Aggregation({"x": how})
+        totals.add(visit(0, 1), {"x": {"w": torch.ones(2)}}, {})
+        with pytest.raises(MethodError, match="client 1 replied with 'x' of another shape"):
+            totals.add(visit(1, 1), {"x": other}, {})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -172,10 +165,10 @@ def test_batches_add_up_or_are_lined_up_and_the_last_rows_kept(how, values, gath
     assert observed["x"]["w"].tolist() == gathered
 
 
-@pytest.mark.parametrize("observed", [{}, {"y": {}}, {"x": {"w": torch.ones(1)}, "y": {"w": torch.ones(1)}}])
-def test_what_is_observed_and_what_is_gathered_must_agree(observed):
-    with pytest.raises(MethodError, match=r"the phase gathers \['x'\]"):
-        gather_batches({}, observed, {"x": Sum()})
+def test_what_is_observed_and_what_is_gathered_must_agree():
+    for observed in ({}, {"y": {}}, {"x": {"w": torch.ones(1)}, "y": {"w": torch.ones(1)}}):
+        with pytest.raises(MethodError, match=r"the phase gathers \['x'\]"):
+            gather_batches({}, observed, {"x": Sum()})
 
 
 def test_a_reply_is_sent_to_other_ranks_once_and_not_with_every_leaf():

@@ -29,13 +29,9 @@ def keep(memory, round, **values):
     memory.stage(written)
 
 
-def test_nobody_remembers_anything_at_first(memory):
-    assert (dict(memory), len(memory), memory.get(3)) == ({}, 0, None)
-    memory.commit()
-    assert not memory.folder.exists()
-
-
 def test_a_written_file_counts_only_once_it_is_staged_and_the_old_one_stays_until_the_commit(memory):
+    memory.commit()
+    assert (dict(memory), memory.get(3), memory.folder.exists()) == ({}, None, False)  # nobody remembers anything yet
     keep(memory, 0, k1=1.0, k2=1.0)
     memory.commit()
     index, name = dict(memory.index), memory.write(1, 1, "fit", leaf(2.0))
@@ -50,13 +46,9 @@ def test_a_written_file_counts_only_once_it_is_staged_and_the_old_one_stays_unti
     memory.commit()
     assert files(memory) == sorted(memory.index.values())
     assert (memory[1]["memory"]["w"], memory[2]["memory"]["w"]) == (3.0, 1.0)
-
-
-def test_a_client_that_keeps_nothing_is_forgotten(memory):
-    keep(memory, 0, k1=1.0, k2=1.0)
-    memory.stage({1: memory.write(1, 1, "fit", {})})
+    memory.stage({1: memory.write(1, 2, "fit", {})})
     memory.commit()
-    assert list(memory) == [2]
+    assert list(memory) == [2]  # who keeps nothing is forgotten
     assert files(memory) == [memory.index[2]]
 
 
@@ -83,19 +75,6 @@ def test_clients_come_in_order_of_id_and_only_the_asked_for_is_read(memory):
         (memory.folder / memory.index[client]).write_bytes(b"not to be opened")
     assert (len(memory), list(memory), 1 in memory, 2 in memory) == (3, [1, 9, 10], True, False)
     assert memory[9]["memory"]["w"] == 2.0
-
-
-class Harm:
-    def __reduce__(self):
-        return (exec, ("raise SystemExit('unpickled')",))
-
-
-def test_nothing_is_unpickled(memory):
-    memory.folder.mkdir()
-    torch.save({"memory": Harm()}, memory.folder / "client1-round0-fit.pt")  # a name without a hash
-    memory.restore({1: "client1-round0-fit.pt"})
-    with pytest.raises(CheckpointError, match="Weights only load failed"):
-        memory[1]
 
 
 def test_a_tree_comes_back_bit_for_bit_and_its_parts_that_stay_alone(memory):
@@ -127,11 +106,20 @@ def test_a_state_that_is_not_as_it_was_written_is_refused_in_one_line(memory, co
     assert f"delete {memory.folder.parent}" in str(error.value)
 
 
-def test_a_state_of_an_earlier_version_has_no_hash_in_its_name(memory):
+class Harm:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('unpickled')",))
+
+
+def test_a_state_of_an_earlier_version_has_no_hash_in_its_name_and_nothing_is_unpickled(memory):
     memory.folder.mkdir()
-    torch.save(TREE, memory.folder / "client1-round0-fit.pt")
-    memory.restore({1: "client1-round0-fit.pt"})
+    file = memory.folder / "client1-round0-fit.pt"
+    torch.save(TREE, file)
+    memory.restore({1: file.name})
     assert same(memory[1], TREE)
-    (memory.folder / "client1-round0-fit.pt").write_bytes(b"")
+    file.write_bytes(b"")
     with pytest.raises(CheckpointError):
+        memory[1]
+    torch.save({"memory": Harm()}, file)
+    with pytest.raises(CheckpointError, match="Weights only load failed"):
         memory[1]

@@ -1,8 +1,9 @@
-"""The communication ledger against a count by hand: float32 is 4 bytes, bfloat16 2, int64 8."""
+"""The communication ledger and a round's line against a count by hand: float32 is 4 bytes, bfloat16 2, int64 8."""
 
 import torch
 
 from benchmark.federation.communication import CommunicationLedger, sizes
+from benchmark.federation.metrics import VisitReport, round_line
 from methods.base import Client, Mail
 
 WEIGHTS = {"encoder": {"w": torch.zeros(2, 3), "b": torch.zeros(())}}  # 28 bytes
@@ -52,13 +53,31 @@ def test_totals_of_a_round_and_of_the_run_change_nothing():
     assert ledger.state() == before
 
 
-def test_the_state_survives_a_checkpoint_file(tmp_path):
+def test_the_state_comes_back(tmp_path):
     ledger, again = filled(), CommunicationLedger()
     torch.save(ledger.state(), tmp_path / "state.pt")
     again.load(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert (again.lines, again.visits) == (ledger.lines, ledger.visits)
     for either in (ledger, again):
         either.record_uplink(1, "fit", {"weights": 2, "new": 1})
         either.record_visits(2, 1)
     assert again.state() == ledger.state()
     assert again.lines[1, "fit", "up", "weights"] == 30
+
+
+def test_a_line_sums_its_visits_and_summarises_their_notes():
+    ledger = CommunicationLedger()
+    ledger.record_uplink(1, "fit", {"weights": 28})
+    clients = [
+        VisitReport(0, {}, None, 2.0, 8, 1.5, {"drift": 1.0}),
+        VisitReport(1, {}, None, 4.0, 5, 0.5, {"drift": 4.0, "lambda": 3.0}),
+        VisitReport(2, {}, None, None, 0, 0.25, {"drift": 1.0}),
+    ]
+    line = {"round": 2, "loss": 3.0, "images": 13, "client_seconds": 2.25, "bytes_up": {"weights": 28}}
+    line |= {"bytes_down": {}}
+    notes = {"drift": {"least": 1.0, "mean": 2.0, "most": 4.0}, "lambda": {"least": 3.0, "mean": 3.0, "most": 3.0}}
+    assert round_line(1, clients, [], ledger) == line | {"notes": notes}
+    server = {"server_loss": None, "server_seconds": 0.25, "server_images": 0}
+    nothing = {"loss": None, "images": 0, "client_seconds": 0, "bytes_up": {}}
+    assert round_line(2, [], [VisitReport(-1, {}, None, None, 0, 0.25, {"a": 1.0})], ledger) == (
+        line | {"round": 3} | nothing | server
+    )

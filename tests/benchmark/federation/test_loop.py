@@ -33,22 +33,18 @@ def test_a_method_without_phases_visits_nobody_and_has_nobody_to_wait_for(tmp_pa
     assert [line["loss"] for line in loop.history] == [None] * 3
 
 
-@pytest.mark.parametrize(
-    ("method", "words"), [("fedavg", ()), *((name, ("training.steps=1",)) for name in ("fedavg", "ssd", "fedsc"))]
-)
-def test_the_deadline_is_of_the_images_of_a_visit(method, words, tmp_path):
+@pytest.mark.parametrize("case", ["fedavg", *(f"{name} training.steps=1" for name in ("fedavg", "ssd", "fedsc"))])
+def test_the_deadline_is_of_the_images_of_a_visit(case, tmp_path):
     """Those of the cohort's first phase; where visits have equally many steps, a client's images do not make it late.
 
     SSD begins with a phase of all clients without work, FedSC with one over all images, in later rounds of a cohort.
     """
     given = ("federation.deadline=0.8", "partition.alpha=0.3", "training.batch_size=4")
-    loop = build_run(tmp_path, method, *given, *words).loop
-    by_epoch, by_step = (
-        Attendance(deadline=0.8).late(loop.streams, images)
-        for images in ([client.examples for client in loop.clients], [4] * 4)
-    )
+    loop = build_run(tmp_path, *case.split(), *given).loop
+    images = [client.examples for client in loop.clients]
+    by_epoch, by_step = (Attendance(deadline=0.8).late(loop.streams, seen) for seen in (images, [4] * 4))
     assert by_epoch != by_step
-    assert loop.late == (by_step if words else by_epoch)
+    assert loop.late == (by_step if "steps" in case else by_epoch)
 
 
 def test_what_is_lost_is_sent_once_and_counted_and_keeps_its_memory(tmp_path):
@@ -84,8 +80,7 @@ def test_a_budget_too_small_for_any_release_is_refused_whenever_the_first_one_is
         build_run(tmp_path, method, *words)
 
 
-def test_a_run_that_its_budget_has_ended_can_be_looked_at_again(tmp_path):
-    """A run that its budget ended after round 1 can be built again."""
+def test_a_run_that_its_budget_has_ended_after_round_1_can_be_looked_at_again(tmp_path):
     build_run(tmp_path, "orchestra", *LATE, "federation.rounds=1").loop.fit()
     experiment = build_experiment(tmp_path, "orchestra", *LATE, "federation.rounds=1")
     experiment.config.privacy["epsilon"] = 5.0

@@ -1,11 +1,17 @@
-"""Masked sums: equal to plain ones but for rounding, and no masked message tells anything by itself."""
+"""Masked sums equal plain ones but for rounding, no masked message tells anything by itself; the way of a reply."""
+
+import itertools
 
 import pytest
 import torch
 
 from benchmark.errors import ConfigError, DivergedError
+from benchmark.execution.base import VisitResult
 from benchmark.federation.aggregation import Aggregation
+from benchmark.federation.clipping import Clipping
 from benchmark.federation.secure_sums import MODULUS, MaskedCohort, SecureSums
+from benchmark.federation.update_privacy import WITHIN, UpdatePrivacy
+from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams
 from methods import trees
 from methods.base import Cat, Client, Each, Mean, MethodError, Phase, Replies, Sum, Visit
@@ -19,6 +25,10 @@ N = 10_000
 def reply(client):
     drawn = torch.Generator().manual_seed(client)
     return {name: {"w": torch.randn(N, generator=drawn)} for name in FIT.uplink}
+
+
+def plain_sum(clients):
+    return sum(reply(client)["delta"]["w"].double() for client in clients)
 
 
 def visit(client, examples=None):
@@ -44,8 +54,7 @@ class TestSums:
     def test_they_are_the_plain_ones_to_half_a_step_a_client(self, replying):
         masked, clients = cohort(range(4)), list(replying)
         combined, _ = summed(masked, clients)
-        plain = sum(reply(client)["delta"]["w"].double() for client in clients)
-        assert (combined["delta"]["w"] - plain).abs().max() <= masked.step * len(clients) / 2 + 1e-6
+        assert (combined["delta"]["w"] - plain_sum(clients)).abs().max() <= masked.step * len(clients) / 2 + 1e-6
         weights = [10 + client for client in clients]
         mean = sum(w * reply(k)["weights"]["w"].double() for w, k in zip(weights, clients, strict=True)) / sum(weights)
         share = sum(weights) / 50
@@ -56,8 +65,7 @@ class TestSums:
         assert all(len(masked._neighbours(client)) == 10 for client in range(30))
         assert all(a in masked._neighbours(b) for a in range(30) for b in masked._neighbours(a))
         combined, _ = summed(masked, clients)
-        plain = sum(reply(client)["delta"]["w"].double() for client in clients)
-        assert (combined["delta"]["w"] - plain).abs().max() <= masked.step * len(clients) / 2 + 1e-5
+        assert (combined["delta"]["w"] - plain_sum(clients)).abs().max() <= masked.step * len(clients) / 2 + 1e-5
 
     def opened(self, masked, uplink, replies):
         """What is combined of one entry's replies of clients 0, 1, ..."""
@@ -66,13 +74,13 @@ class TestSums:
         total = trees.map(lambda *leaves: sum(leaves), *received)
         return masked.combined(Replies({entry: total}, range(len(replies))), uplink)[entry]
 
-    @pytest.mark.parametrize("clients", [1, 2, 3, 4, 7, 10])
-    def test_the_largest_numbers_of_all_clients_do_not_overflow(self, clients):
-        full, half = ([{"w": torch.tensor(values)}] * clients for values in ([2.0, -2.0], [0.5, -0.25]))
-        combined = self.opened(cohort(range(clients), largest=2.0), {"delta": Sum()}, full)
-        assert combined["w"].tolist() == pytest.approx([2.0 * clients, -2.0 * clients])
-        mean = self.opened(cohort(range(clients), largest=1.0), {"weights": Mean("clients")}, half)
-        assert mean["w"].tolist() == pytest.approx([0.5, -0.25])  # of equal weights at their limit
+    def test_the_largest_numbers_of_all_clients_do_not_overflow(self):
+        for clients in (1, 2, 3, 4, 7, 10):
+            full, half = ([{"w": torch.tensor(values)}] * clients for values in ([2.0, -2.0], [0.5, -0.25]))
+            combined = self.opened(cohort(range(clients), largest=2.0), {"delta": Sum()}, full)
+            assert combined["w"].tolist() == pytest.approx([2.0 * clients, -2.0 * clients])
+            mean = self.opened(cohort(range(clients), largest=1.0), {"weights": Mean("clients")}, half)
+            assert mean["w"].tolist() == pytest.approx([0.5, -0.25])  # of equal weights at their limit
 
     def test_masks_do_not_depend_on_how_a_reply_was_put_together(self):
         trained = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0])}
@@ -82,31 +90,23 @@ class TestSums:
     @pytest.mark.parametrize(
         ("error", "examples", "message", "line"),
         [
-            *(
-                (DivergedError, 10, {"delta": torch.tensor([1.0, value])}, "'delta' is not finite in round 1")
-                for value in (float("nan"), float("inf"))
-            ),
-            (MethodError, 51, {"weights": torch.zeros(1)}, "weighs more in 'weights' than was agreed on"),
-            (MethodError, 10, {"delta": torch.tensor([0.0, -9.0])},
-             "sends 9 in w of 'delta', and no number may be larger than privacy.range=8"),
+            (DivergedError, 10, {"delta": [1.0, float("nan")]}, "'delta' is not finite in round 1"),
+            (DivergedError, 10, {"delta": [1.0, float("inf")]}, "'delta' is not finite in round 1"),
+            (MethodError, 51, {"weights": [0.0]}, "weighs more in 'weights' than was agreed on"),
+            (MethodError, 10, {"delta": [0.0, -9.0]}, "9 in w of 'delta', and no number may be larger than .*range=8"),
         ],
-    )  # fmt: skip
+    )
     def test_what_no_mask_can_hide_is_refused(self, error, examples, message, line):
-        reply = {entry: {"w": leaf} for entry, leaf in message.items()}
+        reply = {entry: {"w": torch.tensor(values)} for entry, values in message.items()}
         with pytest.raises(error, match=line):
             cohort(range(2)).sent(visit(0, examples), reply, FIT.uplink)
 
     def test_what_is_needed_one_by_one_is_sent_as_it_is(self):
         sent = cohort(range(4)).sent(visit(0), reply(0), FIT.uplink)
         assert torch.equal(sent["rows"]["w"], reply(0)["rows"]["w"])
-        uplink = {
-            "a": Mean(lambda server, message: 1.0),
-            "b": Mean(over="clients"),
-            "c": Cat(),
-            "d": Sum(),
-            "e": Mean(),
-        }
-        assert cohort([0]).uplink(uplink) == {**uplink, "d": Sum(), "e": Sum()}
+        single = {"a": Mean(lambda server, message: 1.0), "b": Mean(over="clients"), "c": Cat()}
+        summed = {"d": Sum(), "e": Sum()}
+        assert cohort([0]).uplink({**single, "d": Sum(), "e": Mean()}) == {**single, **summed}
 
 
 def correlation(received, plain):
@@ -118,50 +118,31 @@ def correlation(received, plain):
 class TestSecrecy:
     """Chance has a deviation of 1 / sqrt(N) = 0.01."""
 
-    def correlations(self):
+    def correlations(self, received):
+        pairs = itertools.product(range(4), range(4), ("weights", "delta"))
+        return [correlation(received[k][entry]["sum"]["w"], reply(other)[entry]["w"]) for k, other, entry in pairs]
+
+    def test_received_arrays_are_uniform_and_correlate_with_no_clients_reply_as_they_do_unmasked(self, monkeypatch):
+        """Nor can two clients that pool their masks open a third: those of 2 with 3 remain."""
         masked = cohort(range(4))
         _, received = summed(masked, list(range(4)))
-        return [
-            correlation(received[client][entry]["sum"]["w"], reply(other)[entry]["w"])
-            for client in range(4)
-            for other in range(4)
-            for entry in ("weights", "delta")
-        ]
-
-    def test_no_received_array_correlates_with_any_clients_reply(self):
-        assert max(map(abs, self.correlations())) < 0.045
-
-    def test_without_masks_every_array_does(self, monkeypatch):
-        bare = lambda self, entry, client, others, like: trees.map(lambda leaf: torch.zeros_like(leaf).long(), like)  # noqa: E731
-        monkeypatch.setattr(MaskedCohort, "_masks", bare)
-        assert sum(value > 0.99 for value in self.correlations()) == 8
-
-    def test_masked_numbers_are_uniform(self):
-        _, received = summed(cohort(range(4)), list(range(4)))
+        assert max(map(abs, self.correlations(received))) < 0.045
         counts = torch.bincount(received[1]["delta"]["sum"]["w"] * 16 // MODULUS, minlength=16)
-        chi = float(((counts - N / 16) ** 2 / (N / 16)).sum())
-        assert chi < 44  # 15 degrees of freedom: 1 in 10,000
-
-    def test_two_clients_that_pool_what_they_know_do_not_open_a_third(self):
-        """Without the masks of clients 0 and 1, those of 2 with 3 remain."""
-        masked = cohort(range(4))
-        _, received = summed(masked, list(range(4)))
+        assert float(((counts - N / 16) ** 2 / (N / 16)).sum()) < 44  # 15 degrees of freedom: 1 in 10,000
         content = received[2]["delta"]
         opened = trees.subtract(content, masked._masks("delta", 2, [0, 1], content))
         assert abs(correlation(opened["sum"]["w"] % MODULUS, reply(2)["delta"]["w"])) < 0.045
+        bare = lambda self, entry, client, others, like: trees.map(lambda leaf: torch.zeros_like(leaf).long(), like)  # noqa: E731
+        monkeypatch.setattr(MaskedCohort, "_masks", bare)
+        _, received = summed(cohort(range(4)), list(range(4)))
+        assert sum(value > 0.99 for value in self.correlations(received)) == 8
 
     def test_the_server_of_a_run_receives_masked_updates_only(self, tmp_path, monkeypatch):
-        seen = []
-        add = Aggregation.add
-        monkeypatch.setattr(
-            Aggregation,
-            "add",
-            lambda self, visit, message, server: (seen.append(message), add(self, visit, message, server)),
-        )
+        seen, add = [], Aggregation.add
+        monkeypatch.setattr(Aggregation, "add", lambda *given: (seen.append(given[2]), add(*given))[1])
         run_helpers.train_run(tmp_path, "fedavg", SECURE, "federation.rounds=1")
         assert seen
-        for message in seen:
-            assert all(leaf.dtype == torch.int64 for _, leaf in trees.leaves(message["weights"]))
+        assert {leaf.dtype for message in seen for _, leaf in trees.leaves(message["weights"])} == {torch.int64}
 
 
 class TestRuns:
@@ -185,16 +166,50 @@ class TestRuns:
         assert record["privacy"]["secure_sums"]
 
 
-MISTAKES = [
-    ("fedavg", (SECURE, "compression.name=int8"), "one step for all clients"),
-    ("fedu2", (SECURE,), "FedU2's server reads every client's 'delta' by itself"),
-    ("ldawa", (SECURE, "federation.rounds=4"), "LDAWA's server weighs each client's 'weights' by itself"),
-    ("flesd", (SECURE,), "no phase in which FLESD's clients train sends any"),
-    ("fedavg", (SECURE, "privacy.range=0.5"), "privacy.range=0.5: give the largest number that a client sends"),
-]
-
-
-@pytest.mark.parametrize(("method", "words", "line"), MISTAKES)
+@pytest.mark.parametrize(
+    ("method", "words", "line"),
+    [
+        ("fedavg", ["compression.name=int8"], "one step for all clients"),
+        ("fedu2", [], "FedU2's server reads every client's 'delta' by itself"),
+        ("ldawa", ["federation.rounds=4"], "LDAWA's server weighs each client's 'weights' by itself"),
+        ("flesd", [], "no phase in which FLESD's clients train sends any"),
+        ("fedavg", ["privacy.range=0.5"], "privacy.range=0.5: give the largest number that a client sends"),
+    ],
+)
 def test_what_cannot_be_masked_is_refused_in_one_line(method, words, line, tmp_path):
     with pytest.raises((ConfigError, MethodError), match=line):
-        run_helpers.build_run(tmp_path, method, *words)
+        run_helpers.build_run(tmp_path, method, SECURE, *words)
+
+
+class TestUplink:
+    """Noise is added by its client before the reply is masked, a clip bounds it, and nothing is missing."""
+
+    MASKS = SecureSums(8.0, {"clients": 1}, torch.float32, Streams(0))
+
+    def sent(self, updates, masks=None, message=None):
+        phase, client = Phase("fit", uplink={"weights": Mean("clients")}), Client(0, 10)
+        start, reply = ({"weights": {"w": torch.tensor(values)}} for values in ([0.0, 0.0], [3.0, 4.0]))
+        visit = Visit(0, 3, phase, client, start, {}, torch.Generator())
+        result = VisitResult(visit, reply if message is None else message, {}, 1.0, 8, 0.1)
+        return Uplink(updates, None, masks).of_phase(phase, 0, [client], start).sent(result, {})
+
+    def updates(self, mechanism, clipping="flat", noise=1.0):
+        return UpdatePrivacy(mechanism, Clipping(clipping, 1.0), noise, Streams(0))
+
+    def test_a_client_clips_its_reply_and_adds_its_own_noise(self):
+        given = [self.updates("central"), self.updates("local"), self.updates("local", noise=0.0)]
+        clipped, noisy, silent = (self.sent(made).received["weights"]["w"] for made in given)
+        torch.testing.assert_close(clipped, torch.tensor([0.6, 0.8]))
+        torch.testing.assert_close(silent, clipped)
+        assert (noisy - clipped).abs().min() > 0.01
+
+    def test_a_reply_without_what_all_are_counted_for_is_refused(self):
+        for updates, masks, key in ((self.updates("central"), None, "mechanism"), (None, self.MASKS, "secure_sums")):
+            with pytest.raises(MethodError, match=f"privacy.{key}: client 0 sends no weights in phase 'fit'"):
+                self.sent(updates, masks, message={})
+
+    def test_an_adaptive_clip_is_masked_and_billed_too(self):
+        way = self.sent(self.updates("central", "adaptive"), self.MASKS)
+        assert way.nbytes == {"weights": 2 * 4 + 4, WITHIN: 4}
+        assert set(way.message) == set(way.received) == {"weights", WITHIN}
+        assert way.received["weights"]["sum"]["w"].dtype == torch.int64

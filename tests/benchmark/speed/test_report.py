@@ -1,4 +1,4 @@
-"""Measurements: contenders in turn, ratios, goals, and the page of their results."""
+"""Measurements: contenders in turn, ratios, goals, and the page of their results; a probe's steps on all threads."""
 
 import os
 import subprocess
@@ -7,11 +7,13 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from benchmark.runtime import spin_briefly
-from benchmark.speed import __main__, report
+from benchmark.speed import __main__, report, threads
 from benchmark.speed.__main__ import MEASUREMENTS, main
 from benchmark.speed.timing import Line, Spread, interleaved, ratio, run_process, spread
+from eval import linear
 from tests.run_helpers import TINY
 
 
@@ -24,12 +26,10 @@ def test_contenders_run_in_turn_and_in_reverse_order_every_other_time():
     assert ratio(values, "b", "a") == spread([2, 3 / 4, 6 / 5])
 
 
-@pytest.mark.parametrize(
-    ("goal", "median", "met"),
-    [("<= 1.10", 1.10, True), ("<= 1.10", 1.11, False), (">= 9", 9.0, True), (">= 9", 8.9, False), ("", 1.0, None)],
-)
-def test_a_goal_is_met_by_the_median(goal, median, met):
-    assert Line("x", Spread(median, 0.0, 100.0, 5), goal=goal).met is met
+def test_a_goal_is_met_by_the_median():
+    cases = {("<= 1.10", 1.10): True, ("<= 1.10", 1.11): False, (">= 9", 9.0): True, (">= 9", 8.9): False}
+    for (goal, median), met in {**cases, ("", 1.0): None}.items():
+        assert Line("x", Spread(median, 0.0, 100.0, 5), goal=goal).met is met
 
 
 def test_the_page_has_the_saved_results_and_its_prose_is_unchanged(tmp_path):
@@ -42,25 +42,24 @@ def test_the_page_has_the_saved_results_and_its_prose_is_unchanged(tmp_path):
     report.save(tmp_path, "floor", "Floor", lines)
     report.write(tmp_path)
     made = (tmp_path / "performance.md").read_text()
-    assert "| a round | 1.20 | 1.00 - 1.40 | 5 | x | **<= 1.10: missed** |" in made
-    assert "| time | 1,234 | 1,000 - 2,000 | 3 | s |  |" in made
+    rows = (
+        "| a round | 1.20 | 1.00 - 1.40 | 5 | x | **<= 1.10: missed** |",
+        "| time | 1,234 | 1,000 - 2,000 | 3 | s |  |",
+    )
+    prose = ("Before.", "After.\n\n<!-- ranks -->\nNot measured yet.\n<!-- end -->")
+    assert all(text in made for text in (*rows, *prose))
     assert "old" not in made
-    assert "Before." in made
-    assert "After.\n\n<!-- ranks -->\nNot measured yet.\n<!-- end -->" in made
     assert (tmp_path / "performance" / "ratios.svg").read_text().count("a round") >= 1
     report.write(tmp_path)
     assert (tmp_path / "performance.md").read_text() == made
     assert report.read(tmp_path)["floor"]["lines"] == lines
 
 
-def test_memory_is_that_of_the_whole_tree():
+def test_memory_is_that_of_the_whole_tree_and_a_failed_command_an_error_with_its_exit_code():
     hold = "import sys, time; block = bytearray(60 << 20); block[::4096] = b'x' * len(block[::4096]); time.sleep(4)"
     both = f"import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {hold!r}]); {hold}; child.wait()"
     done = run_process([sys.executable, "-c", both], env={"PYTHONDONTWRITEBYTECODE": "1"})
     assert 120 < done.peak_mib < 200
-
-
-def test_a_failed_command_is_an_error_with_its_exit_code():
     with pytest.raises(RuntimeError, match="ended with 3"):
         run_process([sys.executable, "-c", "import sys; sys.exit(3)"])
 
@@ -78,17 +77,16 @@ class Module:
         return [Line("a ratio", spread([1.0] * repetitions), goal="<= 2")]
 
 
-@pytest.mark.parametrize(("words", "written"), [(["floor"], True), (["floor", "repetitions=4"], False)])
-def test_fewer_than_five_repetitions_write_nothing(tmp_path, monkeypatch, capsys, words, written):
+def test_fewer_than_five_repetitions_write_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "performance.md").write_text("<!-- floor -->\n<!-- end -->\n")
     monkeypatch.setattr(__main__, "importlib", SimpleNamespace(import_module=lambda name: Module))
-    assert main(words) == 0
-    assert (tmp_path / "docs" / "performance" / "floor.json").exists() == written
-    output = capsys.readouterr().out
-    assert ("printed only" in output) != written
-    assert "<= 2: met" in output
+    for words, written in ((["floor", "repetitions=4"], False), (["floor"], True)):
+        assert main(words) == 0
+        assert (tmp_path / "docs" / "performance" / "floor.json").exists() == written
+        output = capsys.readouterr().out
+        assert ("printed only" in output, "<= 2: met" in output) == (not written, True)
 
 
 def test_a_name_asks_for_the_measurements_of_its_subject_too(monkeypatch, capsys):
@@ -113,10 +111,30 @@ def test_threads_spin_briefly_unless_the_user_set_it(monkeypatch):
         assert os.environ.get("GOMP_SPINCOUNT") == expected
 
 
-@pytest.mark.parametrize("words", [["flor"], ["repetitions=0"], ["speed=3"]])
-def test_a_mistake_is_one_line(words, capsys):
-    assert main(words) == 2
-    assert capsys.readouterr().out.startswith("error: ")
+def test_a_mistake_is_one_line(capsys):
+    for word in ("flor", "repetitions=0", "speed=3"):
+        assert main([word]) == 2
+        assert capsys.readouterr().out.startswith("error: ")
+
+
+def test_busy_processes_end_with_the_block():
+    with threads.busy_cores() as processes:
+        assert [process.poll() for process in processes] == [None] * os.cpu_count()
+    assert None not in [process.poll() for process in processes]
+
+
+def test_the_contenders_differ_in_the_threads_of_a_step_alone(monkeypatch):
+    monkeypatch.setattr(threads, "TRAIN", 600)
+    used, shipped, gradient, before = [], linear.SHARED_STEP, linear.gradient_of, torch.get_num_threads()
+    monkeypatch.setattr(linear, "gradient_of", lambda *args: used.append(torch.get_num_threads()) or gradient(*args))
+    torch.set_num_threads(2)
+    try:
+        contenders = threads._contenders()
+        assert all(contenders[name]() > 0 for name in (threads.ONE, threads.ALL))
+    finally:
+        torch.set_num_threads(before)
+    assert used == [1] * (len(used) // 2) + [2] * (len(used) // 2)
+    assert shipped == linear.SHARED_STEP
 
 
 IMPORTS = """

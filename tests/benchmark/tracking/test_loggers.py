@@ -17,8 +17,6 @@ from benchmark.configuration.compose import compose
 from benchmark.tracking import loggers, wandb_run
 from tests.run_helpers import TINY
 
-RESULT = {"scores": {"knn/v1": {"accuracy": 50.0}}}
-
 
 class Fake:
     """A run of W&B; the call named `broken` fails."""
@@ -37,14 +35,13 @@ class Fake:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """A server that answers every GET, and refuses to begin a run."""
-
-    code = 404
+    """A server that answers everything with its code and body."""
 
     def do_GET(self):
         self.send_response(self.code)
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(self.body)))
         self.end_headers()
+        self.wfile.write(self.body)
 
     do_POST = do_GET  # noqa: N815
 
@@ -53,9 +50,9 @@ class Answers(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(code):
+def serving(code, body=b""):
     """The address of a server that answers with a code."""
-    handler = type("Handler", (Answers,), {"code": code})
+    handler = type("Handler", (Answers,), {"code": code, "body": body})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -70,70 +67,61 @@ def hole():
 
 
 @pytest.fixture
-def opened(tmp_path, monkeypatch, capsys):
-    """Opens a W&B logger: (logger, a function that returns the lines printed so far)."""
+def use(tmp_path, monkeypatch, capsys):
+    """All that a run does with its W&B logger; returns the lines that it prints."""
     for name in [name for name in os.environ if name.startswith("WANDB_") or name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("NETRC", "/nowhere")
     monkeypatch.setattr("wandb.login", lambda **_: True)
 
-    def opening(url="http://127.0.0.1:9", mode=None):
+    def use(url="http://127.0.0.1:9", mode=None):
         if mode is not None:
             monkeypatch.setenv("WANDB_MODE", mode)
         settings = wandb.Settings(base_url=url)
         monkeypatch.setattr("wandb.setup", lambda: type("Setup", (), {"settings": settings}))
         config = compose(TINY, "fedavg", [f"output={tmp_path}", "logger=wandb"])
-        return loggers.open_logger(config, tmp_path), lambda: capsys.readouterr().err.splitlines()
+        logger = loggers.open_logger(config, tmp_path)
+        with loggers.end_on_error(logger):
+            for step in (1, 2, 3):
+                logger.log_metrics({"train/loss": 1.0}, step=step)
+        result = {"scores": {"knn/v1": {"accuracy": 50.0}}}
+        loggers.close(logger, result, {"curves": Path(__file__).parents[3] / "docs" / "none.png"})
+        return capsys.readouterr().err.splitlines()
 
-    return opening
-
-
-def use(logger):
-    """All that a run does with its logger."""
-    with loggers.end_on_error(logger):
-        for step in (1, 2, 3):
-            logger.log_metrics({"train/loss": 1.0}, step=step)
-    loggers.close(logger, RESULT, {"curves": Path(__file__).parents[3] / "docs" / "none.png"})
+    return use
 
 
 @pytest.mark.parametrize("broken", ["log", "update", "finish", "define_metric"])
-def test_a_call_that_fails_is_one_line_and_the_last(opened, monkeypatch, broken):
+def test_a_call_that_fails_is_one_line_and_the_last(use, monkeypatch, broken):
     fake = Fake(broken)
     monkeypatch.setattr("wandb.init", lambda **_: fake)
     monkeypatch.setattr("wandb.Image", str)
-    logger, lines = opened(mode="offline")
-    use(logger)
-    (line,) = lines()
+    (line,) = use(mode="offline")
     assert line.startswith(f"W&B: {broken} is broken: the run goes on without it; upload it later by: wandb sync ")
     assert fake.calls.count(broken) == 1
     assert fake.calls[-1] == "finish"  # else the next run would log into this one
 
 
 @pytest.mark.parametrize("mode", [None, "online", "offline"])
-def test_a_run_that_cannot_begin_is_one_line(opened, monkeypatch, mode):
+def test_a_run_that_cannot_begin_is_one_line(use, monkeypatch, mode):
     def init(**_):
         raise wandb.errors.CommError("no")
 
     monkeypatch.setattr("wandb.init", init)
-    logger, lines = opened(mode=mode)
-    use(logger)
-    assert len(lines()) in ((1,) if mode == "offline" else (1, 2))  # 2: that it is offline, and that this fails too
+    assert len(use(mode=mode)) in ((1,) if mode == "offline" else (1, 2))  # 2: it is offline, and this fails too
 
 
 @pytest.mark.parametrize("mode", [None, "online"])
-def test_without_a_server_it_is_offline_at_once(opened, monkeypatch, mode, hole, tmp_path):
+def test_without_a_server_it_is_offline_at_once(use, monkeypatch, mode, hole, tmp_path):
     monkeypatch.setattr("benchmark.tracking.wandb_run.PROBE_TIMEOUT", 0.3)
     modes = []
     monkeypatch.setattr("wandb.init", lambda mode, **_: modes.append(mode) or Fake())
     monkeypatch.setattr("wandb.Image", str)
+    later = f"offline; upload it later by: wandb sync {tmp_path}/wandb/offline-run-*"
     with serving(503) as broken:
         for url in (hole, broken, "http://127.0.0.1:9"):
             begun = time.monotonic()
-            logger, lines = opened(url, mode)
-            use(logger)
-            assert lines() == [
-                f"W&B: {url} does not answer: offline; upload it later by: wandb sync {tmp_path}/wandb/offline-run-*"
-            ]
+            assert use(url, mode) == [f"W&B: {url} does not answer: {later}"]
             assert time.monotonic() - begun < 20
     assert modes == ["offline"] * 3
 

@@ -11,13 +11,10 @@ from benchmark.tracking import progress
 from benchmark.tracking.progress import Display
 
 
-@pytest.mark.parametrize(
-    ("interval", "also"), [(-1.0, ["run: evaluating global: features 50 %"]), (progress.LINE_INTERVAL, [])]
-)
-def test_where_there_is_no_terminal_a_step_prints_its_name_and_a_long_one_a_line_now_and_then(
-    monkeypatch, interval, also
-):
-    monkeypatch.setattr(progress, "LINE_INTERVAL", interval)
+@pytest.mark.parametrize("also", [["run: evaluating global: features 50 %"], []])
+def test_without_a_terminal_a_step_prints_its_name_and_a_long_one_a_line_now_and_then(monkeypatch, also):
+    if also:
+        monkeypatch.setattr(progress, "LINE_INTERVAL", -1.0)
     console = Console(file=io.StringIO(), width=200)
     with Display(console) as display:
         display.begin("run")
@@ -35,9 +32,7 @@ def test_the_bar_moves_within_a_step():
         steps("linear/v1")
         steps.progress(0.25)
         (bar,) = [task for task in display.bars.tasks if "linear/v1" in task.description]
-        assert bar.completed == pytest.approx(1.25)
-        assert bar.total == 4
-        assert bar.fields["note"] == "25 %"
+        assert (bar.completed, bar.total, bar.fields["note"]) == (pytest.approx(1.25), 4, "25 %")
 
 
 @pytest.mark.parametrize(

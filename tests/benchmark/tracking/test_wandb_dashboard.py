@@ -1,11 +1,11 @@
 """What `publish` writes is read back from the files that a later upload would send."""
 
 import json
+import re
 import struct
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import nullcontext
 
 import pytest
 import wandb
@@ -16,6 +16,7 @@ from benchmark.errors import ConfigError
 from benchmark.tracking import wandb_dashboard
 from leaderboards import store
 from leaderboards.rank import board
+from tests.benchmark.tracking.test_loggers import serving
 from tests.leaderboards.test_schema import record
 
 CURVE = [{"round": r, "monitor": 40.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r} for r in (1, 2)]
@@ -64,12 +65,17 @@ def entries(content):
             whole = b""
 
 
+def segments(folder):
+    """The files of W&B's offline runs, each with its messages."""
+    for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
+        yield file, [wandb_internal_pb2.Record.FromString(data) for data in entries(file.read_bytes())]
+
+
 def logged(folder):
     """Name of a run -> (the run, its messages as stored in the files, its folder)."""
     wandb.teardown()  # the files are written by W&B's own process, which may lag behind
     runs = {}
-    for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
-        messages = [wandb_internal_pb2.Record.FromString(data) for data in entries(file.read_bytes())]
+    for file, messages in segments(folder):
         (run,) = {message.run.display_name: message.run for message in messages if message.HasField("run")}.values()
         runs[run.display_name] = (run, messages, file.parent)
     return runs
@@ -89,19 +95,13 @@ def test_every_finished_record_is_a_run_with_its_scores_curve_and_tags(results, 
     assert len(run.run_id) == 12
     config = items(run.config.update)
     assert (config["row"], config["seed"], config["settings"]["optimizer.lr"]) == ("ssd", 1, 0.1)
-    history = [items(message.history.item) for message in messages if message.HasField("history")]
-    assert [(row["_step"], row["eval/monitor"], row["comm/bytes"], row["sys/seconds"]) for row in history] == [
-        (1, 41.0, 1e6, 2.0), (2, 42.0, 2e6, 4.0),
-    ]  # fmt: skip
-    summary = {}
-    for message in messages:
-        if message.HasField("summary"):
-            summary |= items(message.summary.update)
-    assert summary["linear/v1/accuracy"] == 51.0
-    assert summary["comm/bytes_up"] == 2_340_000_000
-    said = capsys.readouterr().out
-    assert "3 runs and the leaderboard are in" in said
-    assert "upload it later by: wandb sync --project fulcrum" in said
+    rows = [items(message.history.item) for message in messages if message.HasField("history")]
+    keys = ("_step", "eval/monitor", "comm/bytes", "sys/seconds")
+    assert [[row[key] for key in keys] for row in rows] == [[1, 41.0, 1e6, 2.0], [2, 42.0, 2e6, 4.0]]
+    summary = items(pair for message in messages for pair in message.summary.update)
+    assert (summary["linear/v1/accuracy"], summary["comm/bytes_up"]) == (51.0, 2_340_000_000)
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search("3 runs and the leaderboard are in .*upload it later by: wandb sync --project fulcrum", said)
 
 
 def test_the_leaderboard_has_tables_and_the_records_as_an_artifact(results, offline):
@@ -111,13 +111,11 @@ def test_the_leaderboard_has_tables_and_the_records_as_an_artifact(results, offl
     run, messages, folder = logged(results.parent.parent / "dashboard")["leaderboard"]
     assert run.job_type == "leaderboard"
     tables = {file.name.partition("_")[0]: json.loads(file.read_text()) for file in folder.rglob("*.table.json")}
-    ranked = tables["cifar10-micro"]
-    first = dict(zip(ranked["columns"], ranked["data"][0], strict=True))
+    first = dict(zip(tables["cifar10-micro"]["columns"], tables["cifar10-micro"]["data"][0], strict=True))
     assert (first["rank"], first["row"], first["linear (%)"], first["seeds"]) == ("–", "ssd", 50.5, 2)
     assert first["linear (%) ±"] == pytest.approx(0.7071, abs=1e-4)
-    papers = tables["published"]
-    assert len(papers["data"]) > 1000
-    assert papers["columns"] == list(wandb_dashboard.PAPER_COLUMNS)
+    assert len(tables["published"]["data"]) > 1000
+    assert tables["published"]["columns"] == list(wandb_dashboard.PAPER_COLUMNS)
     artifacts = [message.request.log_artifact.artifact for message in messages if message.HasField("request")]
     artifacts += [message.artifact for message in messages if message.HasField("artifact")]
     (records,) = [message for message in artifacts if message.type == "records"]
@@ -126,49 +124,29 @@ def test_the_leaderboard_has_tables_and_the_records_as_an_artifact(results, offl
     assert paths == {f"cifar10-micro/{row}.json" for row in ("ssd/seed0", "ssd/seed1", "a.b/seed0")}
 
 
-def test_a_folder_of_something_else_is_left_alone(results, offline, capsys):
-    other = results.parent.parent / "dashboard"
-    other.mkdir()
-    (other / "thesis.tex").write_text("years")
-    (other / "wandb").mkdir()
-    (other / "wandb" / "mine.txt").write_text("unsynced")
+def test_a_folder_of_something_else_is_left_alone_and_other_words_are_refused(results, offline, capsys):
+    mine = results.parent.parent / "dashboard" / "wandb" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("unsynced")
+    (mine.parents[1] / "thesis.tex").write_text("years")
     assert publish(results) == 2
     assert "holds something else" in capsys.readouterr().err
-    assert (other / "wandb" / "mine.txt").read_text() == "unsynced"
+    assert mine.read_text() == "unsynced"
+    assert publish(results, "projct=x") == 2
+    assert "publish takes project=, entity=, output=, folder=, not projct=x" in capsys.readouterr().err
 
 
-class Refuses(BaseHTTPRequestHandler):
-    """A server that refuses every key."""
-
-    def do_POST(self):
-        self.send_response(401)
-        self.end_headers()
-        self.wfile.write(b'{"errors": [{"message": "user is not logged in"}]}')
-
-    do_GET = do_POST  # noqa: N815
-
-    def log_message(self, *_):
-        pass
+REFUSED = b'{"errors": [{"message": "user is not logged in"}]}'
 
 
-@pytest.fixture(params=["a wrong key", pytest.param("no network", marks=pytest.mark.long)])
-def server(request):
-    """An address without a server, or of a server that refuses every key."""
-    if request.param == "no network":
-        yield "http://127.0.0.1:9"
-        return
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as serving:
-        threading.Thread(target=serving.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{serving.server_port}"
-        serving.shutdown()
-
-
-def test_a_wrong_key_or_no_network_is_one_line_and_loses_nothing(results, server, tmp_path):
+@pytest.mark.parametrize("why", ["a wrong key", pytest.param("no network", marks=pytest.mark.long)])
+def test_a_wrong_key_or_no_network_is_one_line_and_loses_nothing(results, why, tmp_path):
     """In a separate process, because W&B's service keeps the first server address it gets."""
     words = ["publish", f"folder={results.parent}", f"output={tmp_path / 'out'}", "entity=us"]
-    environment = {"WANDB_API_KEY": "a" * 40, "WANDB_BASE_URL": server, "HOME": str(tmp_path), "PATH": ""}
     command = [sys.executable, "-c", f"import sys; from benchmark.cli.main import main; sys.exit(main({words}))"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    with serving(401, REFUSED) if why == "a wrong key" else nullcontext("http://127.0.0.1:9") as url:
+        environment = {"WANDB_API_KEY": "a" * 40, "WANDB_BASE_URL": url, "HOME": str(tmp_path), "PATH": ""}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("error: not uploaded: ")
@@ -179,7 +157,6 @@ def test_a_wrong_key_or_no_network_is_one_line_and_loses_nothing(results, server
 def test_what_the_server_refuses_is_not_called_uploaded(results, offline, monkeypatch, capsys):
     """`wandb sync` returns 0 even if the server refuses runs; it marks only the uploaded ones."""
     monkeypatch.setattr("wandb.login", lambda **_: True)
-    monkeypatch.setattr("benchmark.tracking.wandb_dashboard.server_problem", lambda: None)
     refused = subprocess.CompletedProcess([], 0, stdout="", stderr="permission denied\n")
     monkeypatch.setattr("benchmark.tracking.wandb_dashboard.subprocess.run", lambda *_, **__: refused)
     monkeypatch.setattr("wandb_workspaces.reports.v2.Report.save", lambda *_: pytest.fail("there is nothing to report"))
@@ -189,23 +166,15 @@ def test_what_the_server_refuses_is_not_called_uploaded(results, offline, monkey
 
 def test_the_report_lays_out_every_scenario():
     report = wandb_dashboard.report(RECORDS[:3], "fulcrum", None)
-    model = json.loads(report._to_model().model_dump_json(by_alias=True))
-    text = json.dumps(model, ensure_ascii=False)
-    assert "Fulcrum leaderboards" in text
-    assert "| – | ssd | 50.5 ± 0.7 |" in text
+    text = json.dumps(json.loads(report._to_model().model_dump_json(by_alias=True)), ensure_ascii=False)
+    assert all(words in text for words in ("Fulcrum leaderboards", "| – | ssd | 50.5 ± 0.7 |", "cifar10-micro"))
     assert text.count("eval/monitor") >= 2
-    assert "cifar10-micro" in text
 
 
 def test_without_wandb_workspaces_a_report_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[report\]'"):
         wandb_dashboard.report(RECORDS, "fulcrum", None)
-
-
-def test_words_it_does_not_know_are_refused(results, offline, capsys):
-    assert publish(results, "projct=x") == 2
-    assert "publish takes project=, entity=, output=, folder=, not projct=x" in capsys.readouterr().err
 
 
 def test_tables_are_numbers_and_ranks_are_intervals():

@@ -8,13 +8,12 @@ import pytest
 import wandb
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wandb.proto import wandb_internal_pb2
 
 from benchmark.cli.main import main
 from benchmark.tracking import wandb_files
 from benchmark.tracking.callbacks import RoundLog
 from benchmark.tracking.wandb_run import STEP, WandbRun
-from tests.benchmark.tracking.test_wandb_dashboard import entries, items
+from tests.benchmark.tracking.test_wandb_dashboard import items, segments
 from tests.run_helpers import TINY, finish, in_child
 
 
@@ -38,13 +37,8 @@ def command(words):
 
 def rows(folder):
     """The rows of a run's segments, one segment after the other."""
-    found = []
-    for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
-        messages = [wandb_internal_pb2.Record.FromString(data) for data in entries(file.read_bytes())]
-        found += [
-            (message.history.step.num, items(message.history.item)) for message in messages if message.history.item
-        ]
-    return found
+    logged = [message.history for _, messages in segments(folder) for message in messages if message.history.item]
+    return [(history.step.num, items(history.item)) for history in logged]
 
 
 def test_each_round_is_in_one_row_with_growing_steps(tmp_path):
