@@ -231,7 +231,7 @@ class SimulatedGPU(TorchDispatchMode):
         launches = name not in WITHOUT_KERNEL and not self.silent
         self.kernels[name] += launches
         if self.capturing is not None:
-            self.capturing.record(func, args, kwargs, result)
+            self.capturing.operators.append((func, args, kwargs, result))
         accesses = _accesses(func, args, kwargs, result)
         if not launches:
             for tensor in tensors(result):

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
+from tests.tape import again
+
 unsimulated = torch._C._DisableTorchDispatch
 """Context in which operations go past the simulation."""
 
@@ -165,10 +167,6 @@ class Graph:
         self.touched: dict[int, bool] = {}  # address -> whether it is written
         self.gpu: Any = None
 
-    def record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Adds an operator."""
-        self.operators.append((func, args, kwargs, result))
-
     def keep(self, given: Sequence[Tensor]) -> None:
         """Remembers values that an operator changes: what is recorded has not happened."""
         with unsimulated():
@@ -187,27 +185,13 @@ class Graph:
                 x.copy_(value)
         self.kept = []
 
-    @torch.no_grad()
     def replay(self) -> None:
         """Computes all operators again, on the memory of the recording."""
-        gpu = self.gpu
-        gpu.replays += 1
-        with gpu.quiet():
-            for func, args, kwargs, before in self.operators:
-                returns = func._schema.returns
-                if returns and all(one.alias_info is not None for one in returns) and not func._schema.is_mutable:
-                    continue  # a view
-                with unsimulated():
-                    after = func(*args, **kwargs)
-                several = isinstance(before, tuple | list) and len(returns) > 1
-                pairs = list(zip(before, after, strict=True)) if several else [(before, after)][: len(returns)]
-                for one, (old, new) in zip(returns, pairs, strict=True):
-                    if one.alias_info is None:
-                        with unsimulated():
-                            for target, value in zip(tensors(old), tensors(new), strict=True):
-                                target.copy_(value)
-        gpu.kernels["graph launch"] += 1
-        gpu.order.replay(gpu.stream, self.touched)
+        self.gpu.replays += 1
+        with self.gpu.quiet(), unsimulated():
+            again(self.operators)
+        self.gpu.kernels["graph launch"] += 1
+        self.gpu.order.replay(self.gpu.stream, self.touched)
 
 
 def tensors(value: Any) -> list[Tensor]:

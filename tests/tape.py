@@ -44,21 +44,26 @@ class Tape(TorchDispatchMode):
         for tensor, value in reversed(self.before):
             tensor.copy_(value)
 
-    @torch.no_grad()
     def replay(self) -> None:
         """Repeats the operations on the same tensors."""
         self.replays += 1
-        for func, args, kwargs, before in self.operations:
-            returns = func._schema.returns
-            if returns and all(returned.alias_info is not None for returned in returns) and not func._schema.is_mutable:
-                continue  # a view shares the memory of its base
-            after = func(*args, **kwargs)
-            several = isinstance(before, tuple | list) and len(returns) > 1
-            pairs = zip(before, after, strict=True) if several else [(before, after)]
-            for returned, (old, new) in zip(returns, pairs, strict=False):
-                for slot, value in zip(tree_leaves(old), tree_leaves(new), strict=True):
-                    if returned.alias_info is None and isinstance(value, Tensor):
-                        slot.copy_(value)
+        again(self.operations)
+
+
+@torch.no_grad()
+def again(operations: list[tuple[Any, tuple, dict, Any]]) -> None:
+    """Repeats operations in place. operations: function, arguments, keywords and result of each."""
+    for func, args, kwargs, before in operations:
+        returns = func._schema.returns
+        if returns and all(returned.alias_info is not None for returned in returns) and not func._schema.is_mutable:
+            continue  # a view shares the memory of its base
+        after = func(*args, **kwargs)
+        several = isinstance(before, tuple | list) and len(returns) > 1
+        pairs = zip(before, after, strict=True) if several else [(before, after)]
+        for returned, (old, new) in zip(returns, pairs, strict=False):
+            for slot, value in zip(tree_leaves(old), tree_leaves(new), strict=True):
+                if returned.alias_info is None and isinstance(value, Tensor):
+                    slot.copy_(value)
 
 
 def recorder(tapes: list[Tape]) -> Callable[[object], Callable[[Callable[[], None]], Callable[[], None]]]:

@@ -40,12 +40,9 @@ def blocks(page: str, language: str = "python", start: str = "") -> list[str]:
 
 
 def test_the_guide_shows_the_example_as_it_is():
-    shown = re.findall(
-        r"^## [^\n]*`([\w.]+)`\n.*?^```\w+\n(.*?)^```$", text_of("add-a-method.md"), re.DOTALL | re.MULTILINE
-    )
-    assert shown == [
-        (name, (ROOT / "examples" / name).read_text()) for name in ("fedexp.py", "fedexp.yaml", "test_fedexp.py")
-    ]
+    block = re.compile(r"^## [^\n]*`([\w.]+)`\n.*?^```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    shown, names = block.findall(text_of("add-a-method.md")), ("fedexp.py", "fedexp.yaml", "test_fedexp.py")
+    assert shown == [(name, (ROOT / "examples" / name).read_text()) for name in names]
     assert len(shown[0][1].splitlines()) < 80
 
 
@@ -71,14 +68,12 @@ def test_the_guides_trainer_trains(tmp_path, monkeypatch):
 def test_links_between_pages_lead_somewhere():
     pages = [file for pattern in ("*.md", "docs/**/*.md", "leaderboards/*.md") for file in ROOT.glob(pattern)]
     assert len(pages) > 5
+    found = [(page, re.findall(r"\]\(([^)#\s]*)(#[^)\s]+)?[^)]*\)", page.read_text())) for page in pages]
     links = [
-        (page, *link) for page in pages for link in re.findall(r"\]\(([^)#\s]*)(#[^)\s]+)?[^)]*\)", page.read_text())
+        (page, page.parent / to if to else page, part) for page, each in found for to, part in each if "://" not in to
     ]
-    links = [(page, page.parent / link if link else page, part) for page, link, part in links if "://" not in link]
-    dead = [(page, to) for page, to, _ in links if not to.exists()]
-    assert not dead
-    missing = [(page, part) for page, to, part in links if part and part[1:] not in anchors(to)]
-    assert not missing
+    assert not [(page, to) for page, to, _ in links if not to.exists()]
+    assert not [(page, part) for page, to, part in links if part and part[1:] not in anchors(to)]
 
 
 @cache
@@ -128,7 +123,7 @@ def test_an_encoder_of_ones_own_is_evaluated_in_ten_lines(monkeypatch):
 
 def test_the_page_of_protocols_names_all_of_them():
     (table,) = re.findall(r"^\| id \|.*?\n\n", text_of("evaluation.md"), re.DOTALL | re.MULTILINE)
-    short = {"linear-ssd/v1": "`-ssd`", "linear-fedu/v1": "`-fedu`", "linear-ldawa/v1": "`-ldawa`"}
+    short = {f"linear-{name}/v1": f"`-{name}`" for name in ("ssd", "fedu", "ldawa")}
     short["linear-ldawa/v2"] = "`-ldawa/v2`"
     assert all(short.get(name, f"`{name}`") in table for name in PROTOCOLS)
 

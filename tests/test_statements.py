@@ -50,8 +50,5 @@ def test_every_number_in_words_follows_from_the_records(where):
     for sentence in sorted((*sentences, *PLAIN), key=len, reverse=True):
         text = text.replace(sentence, "")
     text = re.sub(r"\]\([^)]*\)|`[^`]*`|\$[^$]*\$|(float|resnet)\d+| \d\. ", "", text)  # links, names, formulas, lists
-    if page not in (
-        "docs/privacy.md",
-        "docs/methods/orchestra.md",
-    ):  # settings and formulas stand beside the numbers
+    if page not in ("docs/privacy.md", "docs/methods/orchestra.md"):  # settings and formulas stand beside the numbers
         assert not re.findall(r"\S*\d\S*", text)

@@ -1,12 +1,12 @@
 """Folders of images with damaged files, odd names and things that are no files."""
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -48,35 +48,24 @@ SPOILERS: dict[str, Callable[[Path], object]] = {
 
 @cases("images")
 @given(
-    st.sampled_from(["L", "RGB", "RGBA", "CMYK", "1", "P", "I;16", "I", "F"]),
-    st.sampled_from(SUFFIXES),
-    st.sampled_from([(8, 8), (1, 1), (9, 7), (40, 40)]),
-    st.sampled_from(sorted(SPOILERS)),
-    st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)),
-    st.sampled_from(["data.image_size=8", "data.image_size=null", "views.size=8"]),
+    mode=st.sampled_from(["L", "RGB", "RGBA", "CMYK", "1", "P", "I;16", "I", "F"]),
+    suffix=st.sampled_from(SUFFIXES),
+    size=st.sampled_from([(8, 8), (1, 1), (9, 7), (40, 40)]),
+    spoiler=st.sampled_from(sorted(SPOILERS)),
+    names=st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)),
+    word=st.sampled_from(["data.image_size=8", "data.image_size=null", "views.size=8"]),
 )
-def test_image_folders(
-    tmp_path_factory: pytest.TempPathFactory,
-    mode: str,
-    suffix: str,
-    size: tuple[int, int],
-    spoiler: str,
-    names: tuple[str, str],
-    word: str,
-) -> None:
+def test_image_folders(tmp_path_factory, mode, suffix, size, spoiler, names, word) -> None:
     root = tmp_path_factory.mktemp("images")
-    for split, count in (("train", 24), ("test", 6)):
-        for name in set(names):
-            (folder := root / "pets" / split / name).mkdir(parents=True)
-            for index in range(count):
-                try:
-                    pixels(mode, size).save(folder / f"{index}{suffix}")
-                except (OSError, ValueError):  # the format has no such pixels
-                    pixels("RGB", size).save(folder / f"{index}{suffix}")
-    spoiled = root / "pets" / "train" / names[0] / f"3{suffix}"
-    SPOILERS[spoiler](spoiled)
-    words = (f"data.root={root}", "data.name=pets", word, "data.options={}", "partition.clients=2")
-    words += ("partition.min_size=2",)
+    for split, name in itertools.product(("train", "test"), sorted(set(names))):
+        (folder := root / "pets" / split / name).mkdir(parents=True)
+        for index in range({"train": 24, "test": 6}[split]):
+            try:
+                pixels(mode, size).save(folder / f"{index}{suffix}")
+            except (OSError, ValueError):  # the format has no such pixels
+                pixels("RGB", size).save(folder / f"{index}{suffix}")
+    SPOILERS[spoiler](root / "pets" / "train" / names[0] / f"3{suffix}")
+    words = ("data.name=pets", word, "data.options={}", "partition.clients=2", "partition.min_size=2", "logger=csv")
     with empty_folder(root / "empty"):
-        Case(tiny(root, *words, "logger=csv", "scenario=pets")).check()
+        Case(tiny(root, f"data.root={root}", *words, "scenario=pets")).check()
     shutil.rmtree(root)

@@ -149,30 +149,26 @@ def test_scenario_files_of_no_encoding(root: Path) -> None:
 
 OTHER_FILES = {
     "method": (
-        "objective: 5", "objective: []", "objective: {}", "objective: {name: 5}", "objective: null",
-        "objective: {name: }", "method: 5", "method: {class: 5}", "method: {name: 5}", "partition: 5",
-        "partition: []", "partition: {name: 5}", "x: 1", "5: 1", "- a", "5", "", "heads: 5", "objective: nope",
-        "method: {class: methods.fedavg.FedAvg, name: x}",
-        "method: {class: methods.fedavg.FedAvg}\nobjective: {name: simclr, temperature: x}", "training: 5",
-        "like: digits",
+        *(f"objective: {value}" for value in ("5", "[]", "{}", "{name: 5}", "null", "{name: }", "nope")),
+        *(f"method: {value}" for value in ("5", "{class: 5}", "{name: 5}", "{class: methods.fedavg.FedAvg, name: x}")),
+        *(f"partition: {value}" for value in ("5", "[]", "{name: 5}")),
+        "method: {class: methods.fedavg.FedAvg}\nobjective: {name: simclr, temperature: x}",
+        *("training: 5", "like: digits", "x: 1", "5: 1", "- a", "5", "", "heads: 5"),
     ),
     "suite": (
-        "scenarios: 5", "scenarios: [digits]\nmethods: 5\nseeds: 1",
-        "scenarios: [digits]\nmethods: [fedavg]\nseeds: x", "scenarios: {a: b}\nmethods: [fedavg]\nseeds: [0]",
-        "scenarios: [[a]]\nmethods: [fedavg]\nseeds: [0]", "more: 5", "methods: null\nscenarios: null\nseeds: null",
-        "scenarios: [digits]\nmethods: [null]\nseeds: [0]", "scenarios: [digits]\nmethods: [fedavg]\nseeds: [1.5]",
-        "scenarios: [digits]\nmethods: ['fedavg a b']\nseeds: [0]", "- a", "5", "", "5: 1",
-        "scenarios: ['digits =']\nmethods: [fedavg]\nseeds: [0]",
+        *("scenarios: 5", "more: 5", "methods: null\nscenarios: null\nseeds: null", "- a", "5", "", "5: 1"),
+        *(f"scenarios: {value}\nmethods: [fedavg]\nseeds: [0]" for value in ("{a: b}", "[[a]]", "['digits =']")),
+        *(f"scenarios: [digits]\nmethods: {value}\nseeds: [0]" for value in ("5", "[null]", "['fedavg a b']")),
+        *(f"scenarios: [digits]\nmethods: [fedavg]\nseeds: {value}" for value in ("1", "x", "[1.5]")),
     ),
     "campaign": (
-        "parts: 5", "parts: [5]", "parts: [{scenarios: 5, methods: 5, seeds: 5}]",
+        *("parts: 5", "parts: [5]", "parts: [{5: 6}]", "parts: [{scenarios: 5, methods: 5, seeds: 5}]"),
         "parts: [{scenarios: [digits], methods: [''], seeds: [0]}]",
-        "parts: [{scenarios: [digits], methods: [fedavg], seeds: [x]}]",
-        "parts: [{scenarios: [digits], methods: [fedavg], seeds: {a: 1}}]", "parts: []\nunknown: 5", "unknown: 5",
-        "- a", "5", "", "5: 1", "parts: [{5: 6}]",
+        *(f"parts: [{{scenarios: [digits], methods: [fedavg], seeds: {value}}}]" for value in ("[x]", "{a: 1}")),
         "parts: [{scenarios: [digits], methods: [fedavg], seeds: [0]}]\nunknown: {a: b}",
+        *("parts: []\nunknown: 5", "unknown: 5", "- a", "5", "", "5: 1"),
     ),
-}  # fmt: skip
+}
 """Kind of file -> its contents; those of methods stand for objectives too."""
 WORDS = {
     "method": ("run", "digits", "{file}"),

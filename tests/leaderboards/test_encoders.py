@@ -107,15 +107,12 @@ def test_a_row_ranks_by_its_mean():
     assert metric_values(several, f"{HEADLINE}_worst") == [45.0, 46.0, 47.0]
 
 
-def test_one_encoder_is_shown_as_it_is():
+def test_one_encoder_is_shown_as_it_is_and_without_means_they_are_those_of_the_encoders():
     result = record("fedavg", 0, 50.0)
     assert shown(result) == result["scores"]
     assert (count(result), mean_of(1)) == (1, "")
     assert "mean of" not in headline(result)
     assert "worst" not in "".join(board_lines(board([result], "cifar10-micro")))
-
-
-def test_without_means_they_are_those_of_the_encoders():
     result = of_clients([40.0, 60.0])
     result["scores"] = {name: {"accuracy": 40.0} for name in PROTOCOLS}
     assert shown(result)["linear/v1"] == {"accuracy": 50.0, "accuracy_worst": 40.0}
@@ -133,16 +130,13 @@ def test_without_the_encoders_scores_there_is_the_worst_alone():
     assert "linear/v1 worst 40.0 %" in headline(result)
 
 
-@pytest.mark.parametrize(
-    ("protocol", "each", "expected"),
-    [
+def test_accuracies_over_clients_and_other_measures_have_no_worst_encoder():
+    for protocol, each, expected in (
         ("clients/v2", [summary({"lima": 50.0}), summary({"oslo": 60.0})], summary({"lima": 50.0, "oslo": 60.0})),
         ("geometry/v1", [{"effective_rank": 10.0 + k} for k in range(3)], {"effective_rank": 11.0}),
-    ],
-)
-def test_accuracies_over_clients_and_other_measures_have_no_worst_encoder(protocol, each, expected):
-    own = {f"client{k}": {protocol: scores} for k, scores in enumerate(each)}
-    assert shown(record("local", encoders=own, scores=combine(own)))[protocol] == expected
+    ):
+        own = {f"client{k}": {protocol: scores} for k, scores in enumerate(each)}
+        assert shown(record("local", encoders=own, scores=combine(own)))[protocol] == expected
 
 
 def test_committed_records_show_their_encoders():

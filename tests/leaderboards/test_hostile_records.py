@@ -53,15 +53,14 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def mutated(draw: st.DrawFn) -> Any:
     """A record of which a value is replaced, removed or added."""
     content = mini("fedsc")
-    path = draw(st.sampled_from(paths(content)[1:]))
-    kind = draw(st.sampled_from(["replace", "replace", "replace", "remove", "add"]))
+    places = paths(content)
+    path, kind = draw(st.sampled_from(places[1:])), draw(st.sampled_from([*["replace"] * 3, "remove", "add"]))
     if kind == "remove":
         return put(content, path, ...)
     if kind == "add":
-        inside = draw(
-            st.sampled_from([path for path in paths(content) if isinstance(reduce(getitem, path, content), dict)])
-        )
-        path = (*inside, draw(st.sampled_from([*TEXTS, "ended", "row", "delta", "accuracy"])))
+        objects = [path for path in places if isinstance(reduce(getitem, path, content), dict)]
+        names = [*TEXTS, "ended", "row", "delta", "accuracy"]
+        path = (*draw(st.sampled_from(objects)), draw(st.sampled_from(names)))
     return put(content, path, draw(st.sampled_from(HOSTILE)))
 
 
@@ -179,13 +178,9 @@ def test_a_file_that_is_no_json_is_refused_by_every_reader(tmp_path, content):
     (tmp_path / "published").mkdir()
     for name in ("file.json", privacy.SHEET, verdicts.FILE, generate.MEASURED):
         (tmp_path / name).write_bytes(content)
-    for read in (
-        lambda: store.read(tmp_path / "file.json"),
-        lambda: parity.read(tmp_path / "file.json"),
-        lambda: privacy.read(tmp_path / privacy.SHEET),
-        lambda: verdicts.read(tmp_path),
-        lambda: generate.judged([], tmp_path),
-    ):
+    readers = [lambda each=each: each.read(tmp_path / "file.json") for each in (store, parity)]
+    readers += [lambda: privacy.read(tmp_path / privacy.SHEET), lambda: verdicts.read(tmp_path)]
+    for read in (*readers, lambda: generate.judged([], tmp_path)):
         with pytest.raises(RecordError, match=r"\.json: ") as caught:
             read()
         assert str(caught.value).isprintable()
@@ -193,20 +188,15 @@ def test_a_file_that_is_no_json_is_refused_by_every_reader(tmp_path, content):
         store.read(tmp_path / "missing.json")
 
 
-@pytest.mark.parametrize("content", ["[]", '{"a": "good"}', '{"a": 1}'])
-def test_a_file_that_holds_no_verdicts_is_refused(tmp_path, content):
-    (tmp_path / verdicts.FILE).write_text(content)
-    with pytest.raises(RecordError, match=verdicts.FILE):
-        verdicts.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "change", [{"encoder": "\x1b[31m"}, {"images": 10**400}, {"methods": [{"kept_bytes": 10**400}]}]
-)
-def test_a_sheet_with_a_value_that_no_page_can_show_is_refused(tmp_path, change):
-    (tmp_path / "privacy.json").write_text(json.dumps({"encoder": "x", "images": 1, "methods": []} | change))
-    with pytest.raises(RecordError, match=r"expected (printable text|a number from)"):
-        privacy.read(tmp_path / "privacy.json")
+def test_a_file_without_verdicts_and_a_sheet_with_a_value_that_no_page_can_show_are_refused(tmp_path):
+    for content in ("[]", '{"a": "good"}', '{"a": 1}'):
+        (tmp_path / verdicts.FILE).write_text(content)
+        with pytest.raises(RecordError, match=verdicts.FILE):
+            verdicts.read(tmp_path)
+    for change in ({"encoder": "\x1b[31m"}, {"images": 10**400}, {"methods": [{"kept_bytes": 10**400}]}):
+        (tmp_path / "privacy.json").write_text(json.dumps({"encoder": "x", "images": 1, "methods": []} | change))
+        with pytest.raises(RecordError, match=r"expected (printable text|a number from)"):
+            privacy.read(tmp_path / "privacy.json")
 
 
 REFUSED: dict[str, tuple[list[str], list[Any], str]] = {
@@ -252,10 +242,9 @@ def test_what_no_page_can_show_is_refused_wherever_it_is(paths, values, message)
         assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("name", ["a\x1bb", "a\nb", "\ud800"])
-def test_a_name_that_cannot_be_shown_is_refused_wherever_it_is(name):
+def test_a_name_that_cannot_be_shown_is_refused_wherever_it_is():
     within = ("scores", "scores knn/v1", "encoders", "settings", "settings views", "bytes up", "provenance libraries")
-    for path in ("", *within, "privacy"):
+    for name, path in product(("a\x1bb", "a\nb", "\ud800"), ("", *within, "privacy")):
         with pytest.raises(RecordError, match=r"a name there, is '.*', expected printable text") as caught:
             validate(put(mini("fedsc"), (*path.split(), name), {}), "a.json")
         assert str(caught.value).isprintable()
@@ -283,8 +272,7 @@ def test_a_strange_but_possible_record_is_shown(board, tmp_path, changes):
 
 
 def test_a_folder_whose_name_is_markup_is_printed_as_it_is(board, tmp_path):
-    runs = given_runs(tmp_path / "a[" / "b]", mini("fedsc"))
-    code, out, _ = call("board", f"collect={runs}", f"folder={board}")
+    code, out, _ = call("board", f"collect={given_runs(tmp_path / 'a[' / 'b]', mini('fedsc'))}", f"folder={board}")
     assert code == 0
     assert "a[/b]" in out.replace("\n", "")
 
@@ -320,32 +308,30 @@ class TestStandingRecord:
     def accepted(self, board: Path, runs: Path, new: dict[str, Any]) -> None:
         code, _, err = call("board", f"collect={given_runs(runs, new)}", f"folder={board}")
         assert (code, err) == (0, "")
-        assert store.read(board / "results" / f"{store.name(new)}.json") == new
+        assert new in store.collect(board / "results")
 
     @pytest.mark.parametrize(("changes", "line"), OTHER_RUNS)
     def test_another_run_of_its_name_is_refused_after_any_number_of_rounds(self, standing, changes, line):
         new = mini("ssd", **changes)
+        start = f"{standing}/results/cifar10-mini/ssd/seed0.json holds another run of this name: {line}"
         for done in (3, 4, 5):
-            with pytest.raises(RecordError) as caught:
+            with pytest.raises(
+                RecordError, match=f"^{re.escape(start)}.*give the new one a row= of its own, or delete"
+            ):
                 store.additions(standing / "results", [{**new, "rounds": {**new["rounds"], "done": done}}])
-            file = standing / "results/cifar10-mini/ssd/seed0.json"
-            assert str(caught.value).startswith(f"{file} holds another run of this name: {line}")
-            assert "give the new one a row= of its own, or delete the file first" in str(caught.value)
 
     @pytest.mark.parametrize(("path", "value"), OTHER_RESULTS)
     def test_another_result_after_the_same_rounds_is_refused(self, standing, path, value):
         with pytest.raises(RecordError, match=f"holds another result of this run: .*{path.split()[0]}.*delete it fir"):
             store.additions(standing / "results", [put(mini("ssd"), path.split(), value)])
 
-    def test_one_conflict_among_several_records_and_nothing_is_written(self, board, tmp_path):
+    def test_one_conflict_or_a_sheet_that_cannot_be_read_and_nothing_is_written(self, board, tmp_path):
         records = [mini("fedavg-simclr"), mini("ssd", linear=1.0), mini("untrained")]
         error = self.refused(board, tmp_path / "runs", *records)
         assert "scores.linear/v1.accuracy is 49.3 there and 1.0 in the new one" in error
-        assert {file.parent.name for file in (board / "results").rglob("*.json")} == {"ssd"}
-
-    def test_a_sheet_that_cannot_be_read_and_no_record_is_written(self, board, tmp_path):
         (board / "privacy.json").write_text("{}")
-        assert "no privacy sheet" in self.refused(board, tmp_path / "runs", mini("fedsc"))
+        assert "no privacy sheet" in self.refused(board, tmp_path / "more", mini("fedsc"))
+        assert {file.parent.name for file in (board / "results").rglob("*.json")} == {"ssd"}
 
     def test_a_run_made_again_on_another_machine_is_the_same(self, board, tmp_path):
         server = {"images": 5, "seconds": 2.0}
@@ -356,19 +342,18 @@ class TestStandingRecord:
         origin = {**first["provenance"], "hardware": "another machine"}
         self.accepted(board, tmp_path / "again", {**first, **again, "provenance": origin})
 
-    def test_protocols_and_deviations_may_be_gained(self, board, tmp_path):
+    def test_protocols_deviations_and_fields_that_the_standing_record_is_too_old_for_may_be_gained(
+        self, board, tmp_path
+    ):
         new = mini("ssd", deviations=["first", *mini("ssd")["deviations"], "last"])
         scores = {**new["scores"], "spectrum/v1": {"dimensions_90": 12.0}}
         evaluated = {**new["evaluated"], "spectrum/v1": new["evaluated"]["knn/v1"]}
         gained = {"scores": scores, "encoders": {"global": scores}, "evaluated": evaluated}
         self.accepted(board, tmp_path / "runs", {**new, **gained})
-
-    def test_a_field_that_the_standing_record_is_too_old_for_may_be_gained(self, board, tmp_path):
-        file = board / "results/cifar10-mini/ssd/seed0.json"
         old = {key: value for key, value in mini("ssd").items() if key not in ("curve", "server", "privacy")}
-        file.write_text(json.dumps(old))
+        (board / "results/cifar10-mini/ssd/seed0.json").write_text(json.dumps(old))
         settings = {**old["settings"], "method.separation": "soft"}  # as setting_defaults.yaml has it
-        self.accepted(board, tmp_path / "runs", mini("ssd", settings=settings))
+        self.accepted(board, tmp_path / "newer", mini("ssd", settings=settings))
 
     def test_an_unfinished_run_goes_on(self, board, tmp_path):
         early = mini("fedsc", scores={}, encoders={}, evaluated={}, rounds={"done": 2, "planned": 5}, curve=CURVE[:1])
@@ -376,16 +361,12 @@ class TestStandingRecord:
         changed = {"images": 7, "epsilon": 9.0, "privacy": {}, "best": None, "world_size": 2}
         whole = mini("fedsc", rounds={"done": 5, "planned": 5}, **changed)
         self.accepted(board, tmp_path / "whole", whole)
-        code, _, err = call("board", f"collect={tmp_path / 'early'}", f"folder={board}")  # of fewer rounds: left out
-        assert (code, err) == (0, "")
-        assert store.read(board / "results/cifar10-mini/fedsc/seed0.json") == whole
-
-    def test_a_run_that_went_on_keeps_the_scores_that_stand(self, board, tmp_path):
+        assert collected(tmp_path / "early", board) == ""  # of fewer rounds: left out
         longer = mini("ssd", rounds={"done": 5, "planned": 5}, images=7)
         for path, value in (("scores knn/v1", ...), ("scores knn/v1 accuracy", 1.0)):
             error = self.refused(board, tmp_path / "runs", put(longer, path.split(), value))
             assert "scores.knn/v1.accuracy is 43.5 there" in error
-        self.accepted(board, tmp_path / "runs", longer)
+        self.accepted(board, tmp_path / "runs", longer)  # which keeps the scores that stand
 
     def test_the_same_records_again_change_no_file(self, board, tmp_path):
         before = files(board)
@@ -395,24 +376,17 @@ class TestStandingRecord:
     def test_a_record_in_a_run_folder_of_the_results_is_replaced_there(self, board, tmp_path):
         file = board / "results/cifar10-mini/ssd/seed0.json"
         (file.parent / "seed0").mkdir()
-        moved = file.rename(file.parent / "seed0" / "result.json")
-        new = mini("ssd", deviations=[*mini("ssd")["deviations"], "more"])
-        code, _, err = call("board", f"collect={given_runs(tmp_path / 'runs', new)}", f"folder={board}")
-        assert (code, err) == (0, "")
-        assert store.read(moved) == new
+        file.rename(file.parent / "seed0" / "result.json")
+        self.accepted(board, tmp_path / "runs", mini("ssd", deviations=[*mini("ssd")["deviations"], "more"]))
         assert not file.exists()
 
 
-def test_two_runs_whose_files_have_the_same_name_are_refused(tmp_path):
+def test_two_runs_of_one_file_name_and_a_path_that_cannot_be_shown_are_refused_in_one_line(tmp_path):
     (tmp_path / "a/b/c/seed0").mkdir(parents=True)
     (tmp_path / "a/b/c/seed0.json").write_text(json.dumps(record("c", scenario="a/b")))
     (tmp_path / "a/b/c/seed0/result.json").write_text(json.dumps(record("b/c", scenario="a")))
     with pytest.raises(RecordError, match="the same run with different scenario, row"):
         store.collect(tmp_path)
-
-
-def test_a_path_that_cannot_be_shown_is_refused_in_one_line(tmp_path):
-    given_runs(tmp_path, record("a\nb"))
     with pytest.raises(RecordError, match="not a printable name") as caught:
-        store.collect(tmp_path)
+        store.collect(given_runs(tmp_path / "other", record("a\nb")))
     assert str(caught.value).isprintable()

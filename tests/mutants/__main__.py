@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.mutants.trials import Copy, Seen, Trial, measure, run, snapshot
 
 Trials = dict[tuple[str, ...], dict[str, Any]]
 SETTINGS = Path(__file__).with_name("settings.yaml")
+say = partial(print, flush=True)
 
 
 @dataclass
@@ -91,35 +93,24 @@ def see(mutant: Mutant, seen: Seen) -> None:
     mutant.tests = seen.ordered(tests, f"tests/{file.parent}/test_{file.name}::")
 
 
-def work(judge: Judge, mutants: Sequence[Mutant], total: int) -> None:
-    """Tries mutants, and says how far all judges are."""
-    start = time.monotonic()
-    judge.copy.restore()
-    for i, mutant in enumerate(mutants, start=1):
-        judge.judge(mutant)
-        trials = read(judge.results)[0]
-        ends = Counter(trial["outcome"] for trial in trials.values())
-        left = (time.monotonic() - start) / i * (len(mutants) - i) / 60
-        counts = f"killed {ends['killed'] + ends['timeout']}, survived {ends['survived']}, minutes left {left:.0f}"
-        say(f"{len(trials)} of {total}: {counts} ({mutant.file}:{mutant.line} {trials[mutant.key]['outcome']})")
-
-
-def started(judge: Judge, mutants: Sequence[Mutant], total: int) -> int:
-    """The id of a process that works."""
+def work(judge: Judge, mutants: Sequence[Mutant], total: int) -> int:
+    """The id of a process that tries mutants, and says how far all judges are."""
     if child := os.fork():
         return child
     try:
-        work(judge, mutants, total)
+        start = time.monotonic()
+        judge.copy.restore()
+        for i, mutant in enumerate(mutants, start=1):
+            judge.judge(mutant)
+            trials = read(judge.results)[0]
+            ends = Counter(trial["outcome"] for trial in trials.values())
+            left = (time.monotonic() - start) / i * (len(mutants) - i) / 60
+            counts = f"killed {ends['killed'] + ends['timeout']}, survived {ends['survived']}, minutes left {left:.0f}"
+            say(f"{len(trials)} of {total}: {counts} ({mutant.file}:{mutant.line} {trials[mutant.key]['outcome']})")
         os._exit(0)
     except BaseException:
         traceback.print_exc()
     os._exit(1)
-
-
-def say(line: str) -> None:
-    """Prints a line now."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 def written(mutants: Sequence[Mutant], trials: Trials, settings: Any) -> str:
@@ -131,15 +122,10 @@ def written(mutants: Sequence[Mutant], trials: Trials, settings: Any) -> str:
         notes = [f"{trial['ran']} of {trial['covering']} tests", mutant.why] if trial["outcome"] == "survived" else []
         rows[trial["outcome"]].append(json.dumps([*mutant.key, mutant.after, *notes], ensure_ascii=False))
         counts[mutant.file] += Counter({"mutants": 1, trial["outcome"]: 1})
-    files = [f"{json.dumps(file)}: {json.dumps(each, sort_keys=True)}" for file, each in sorted(counts.items())]
-    parts = [f'"seed": {settings.seed}', f'"seconds": {settings.seconds}', _block("files", "{}", files)]
-    return (
-        "{\n" + ",\n".join([*parts, *(_block(outcome, "[]", sorted(each)) for outcome, each in rows.items())]) + "\n}\n"
-    )
-
-
-def _block(name: str, brackets: str, lines: Sequence[str]) -> str:
-    return f'"{name}": {brackets[0]}\n ' + ",\n ".join(lines) + f"\n{brackets[1]}"
+    files = ",\n ".join(f"{json.dumps(file)}: {json.dumps(counts[file], sort_keys=True)}" for file in sorted(counts))
+    parts = [f'"seed": {settings.seed}', f'"seconds": {settings.seconds}', f'"files": {{\n {files}\n}}']
+    parts += ['"{}": [\n {}\n]'.format(outcome, ",\n ".join(sorted(lines))) for outcome, lines in rows.items()]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def compared(mutants: Sequence[Mutant], trials: Trials) -> tuple[list[str], bool]:
@@ -189,10 +175,8 @@ def main(words: Sequence[str]) -> int:
     limits = {test: settings.patience + 10 * seconds for test, seconds in seen.seconds.items()}
     seen.lines.clear()
     gc.freeze()
-    children = []
-    for i in range(settings.jobs):
-        judge = Judge(Copy(tree, folder / f"copy{i}"), limits, settings.seconds, results)
-        children.append(started(judge, todo[i :: settings.jobs], len(mutants)))
+    judges = [Judge(Copy(tree, folder / f"copy{i}"), limits, settings.seconds, results) for i in range(settings.jobs)]
+    children = [work(judge, todo[i :: settings.jobs], len(mutants)) for i, judge in enumerate(judges)]
     failed = sum(os.waitpid(child, 0)[1] for child in children)
     gc.unfreeze()
     if failed:

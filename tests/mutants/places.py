@@ -79,11 +79,12 @@ def found(file: str, source: str, operators: Sequence[str], ignored: Sequence[st
                 last = stop[0] - (stop[1] == 0)
                 before = _short(lines[start[0] - 1 : last])
                 function = _function(node)
-                number = times[function, before]
+                operation = f"{name}#{times[function, before]}"
                 times[function, before] += 1
                 statement = _statement(node, range(start[0], last + 1))
-                spans = [frozenset(span & bodies) for span in (statement, *_scopes(node))]
-                yield Mutant(file, function, f"{name}#{number}", before, start[0], occurrence, spans)
+                scopes = [_lines(parent) for parent in _parents(node) if parent.type in SCOPES]
+                spans = [frozenset(span & bodies) for span in (statement, *scopes)]
+                yield Mutant(file, function, operation, before, start[0], occurrence, spans)
 
 
 def _short(lines: Sequence[str]) -> str:
@@ -126,26 +127,23 @@ def _function(node: Any) -> str:
     return ".".join(reversed(names))
 
 
+def _lines(node: Any) -> set[int]:
+    return set(range(node.start_pos[0], node.end_pos[0] + 1))
+
+
 def _statement(node: Any, lines: range) -> set[int]:
     """Lines of the simple statement, or of the head of the compound one, that has a node."""
     if node.type in BLOCKS:
         return set(lines)
     while node.parent is not None and node.parent.type not in BLOCKS:
         node = node.parent
-    return set(lines) | set(range(node.start_pos[0], node.end_pos[0] + 1))
-
-
-def _scopes(node: Any) -> Iterator[set[int]]:
-    for parent in _parents(node):
-        if parent.type in SCOPES:
-            yield set(range(parent.start_pos[0], parent.end_pos[0] + 1))
+    return set(lines) | _lines(node)
 
 
 def drawn(sources: Mapping[str, str], settings: Any) -> list[Mutant]:
     """A sample of all mutants, over the files in proportion to theirs; it depends on seed and files only."""
     every = {file: [*found(file, text, settings.operators, settings.ignored)] for file, text in sources.items()}
-    total = sum(map(len, every.values()))
-    sample = []
+    total, sample = sum(map(len, every.values())), []
     for file, mutants in every.items():
         random.Random(f"{settings.seed} {file}").shuffle(mutants)
         wanted = max(settings.least, round(settings.sample * len(mutants) / total))

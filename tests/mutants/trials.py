@@ -31,10 +31,8 @@ def snapshot(tree: Path, state: Path) -> Path:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout
     files = sorted({name for name in listed.split("\0") if name and (tree / name).is_file()})
-    digest = hashlib.sha256()
-    for name in files:
-        if Path(name).suffix in {".py", ".yaml", ".cfg"}:
-            digest.update(name.encode() + b"\0" + (tree / name).read_bytes())
+    code = [name for name in files if Path(name).suffix in {".py", ".yaml", ".cfg"}]
+    digest = hashlib.sha256(b"".join(name.encode() + b"\0" + (tree / name).read_bytes() for name in code))
     folder = state / digest.hexdigest()[:12]
     if not folder.is_dir():
         for name in files:
@@ -55,8 +53,9 @@ class Copy:
     def restore(self) -> None:
         """Undoes a mutant, and whatever its trial did to the files."""
         for file in (path for path in self.source.rglob("*") if path.is_file()):
-            copy = self.folder / file.relative_to(self.source)
-            if not (copy.is_file() and _stamp(copy) == _stamp(file)):
+            copy, there = self.folder / file.relative_to(self.source), file.stat()
+            here = copy.stat() if copy.is_file() else None
+            if not here or (here.st_mtime_ns, here.st_size) != (there.st_mtime_ns, there.st_size):
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(file, copy)
                 _forget(copy)
@@ -65,10 +64,6 @@ class Copy:
         """Writes a mutated file."""
         (self.folder / file).write_text(text, encoding="utf-8")
         _forget(self.folder / file)
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    return file.stat().st_mtime_ns, file.stat().st_size
 
 
 def _forget(file: Path) -> None:
@@ -87,10 +82,10 @@ def measure(tree: Path, into: Path, jobs: int) -> None:
         *("concurrency = thread,multiprocessing", "context = ${PYTEST_CURRENT_TEST-}", "relative_files = True"),
     )
     (into / "coverage.ini").write_text("\n".join(lines), encoding="utf-8")
-    words = ["--cov", f"--cov-config={into / 'coverage.ini'}", "--cov-context=test", "--cov-report="]
-    workers = ["--numprocesses", str(jobs), "--dist", "worksteal"]
-    command = [sys.executable, "-m", "pytest", *workers, *words, f"--junitxml={into / 'junit.xml'}"]
-    subprocess.run(command, cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, check=False)
+    words = ["--numprocesses", str(jobs), "--dist", "worksteal", "--cov", f"--cov-config={into / 'coverage.ini'}"]
+    words += ["--cov-context=test", "--cov-report=", f"--junitxml={into / 'junit.xml'}"]
+    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    subprocess.run([sys.executable, "-m", "pytest", *words], cwd=tree, env=environment, check=False)
 
 
 @dataclass
@@ -178,8 +173,8 @@ class Watch:
     def pytest_collection_modifyitems(self, session, items) -> None:
         self.session = session
         found = {item.nodeid: item for item in items}
-        first = {test.partition("::")[0]: i for i, test in reversed([*enumerate(self.tests)])}
-        order = sorted(self.tests, key=lambda test: first[test.partition("::")[0]])
+        files = [*dict.fromkeys(test.partition("::")[0] for test in self.tests)]
+        order = sorted(self.tests, key=lambda test: files.index(test.partition("::")[0]))
         items[:] = [found[test] for test in order if test in found]  # a mutant may have renamed its cases
         for item in items:
             item.add_marker(pytest.mark.timeout(self.limits[item.nodeid]), append=False)
@@ -220,22 +215,21 @@ def run(folder: Path, tests: Sequence[str], limits: Mapping[str, float], seconds
     """Runs tests of the checkout in `folder` in a fork of this process, which has none of the project's modules."""
     note = folder.with_suffix(".note")
     note.write_text("", encoding="utf-8")
-    child = os.fork()
-    if not child:
+    if not (child := os.fork()):
         try:
             _child(folder, tests, limits, seconds, note)
         finally:
             os._exit(0)
-    end, status = time.monotonic() + 120 + 20 * seconds, 0  # others may use the machine too
+    end = time.monotonic() + 120 + 20 * seconds  # others may use the machine too
     try:
         while not (ended := os.wait4(child, os.WNOHANG))[0]:
             if time.monotonic() > end:
                 os.killpg(child, signal.SIGKILL)
             time.sleep(0.02)
-        _, status, usage = ended
     finally:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # also what its tests started and left
+    _, status, usage = ended
     lines = [line.split("\t") for line in note.read_text(encoding="utf-8").splitlines()]
     ran = [test for kind, test in lines if kind == "ran"]
     verdict = next(([kind, test] for kind, test in lines if kind != "ran"), ["survived", ""])
@@ -247,31 +241,34 @@ def run(folder: Path, tests: Sequence[str], limits: Mapping[str, float], seconds
 
 def _child(folder: Path, tests: Sequence[str], limits: Mapping[str, float], seconds: float, note: Path) -> None:
     os.setsid()
-    limit = int(60 + 5 * seconds)
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(60 + 5 * seconds),) * 2)
     output = os.open(folder.with_suffix(".output"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for stream in (1, 2):
-        os.dup2(output, stream)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for stream, target in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
+        os.dup2(target, stream)
     os.chdir(folder)
     os.environ.update(PYTHONPATH=str(folder), GIT_CEILING_DIRECTORIES=str(folder.parent))
     ours = {file.parent.name for file in folder.glob("*/__init__.py")}
     for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
         del sys.modules[name]
-    sys.path[:] = [
-        str(folder),
-        *(path for path in sys.path if path and not (Path(path) / "tests/__init__.py").exists()),
-    ]
+    others = [path for path in sys.path if path and not (Path(path) / "tests/__init__.py").exists()]
+    sys.path[:] = [str(folder), *others]
     sys.modules["__main__"] = types.ModuleType("__main__")  # a spawned process would import this one's
     sys.argv[:] = ["pytest"]
     lines, left, size = os.open(note, os.O_WRONLY | os.O_APPEND), [*tests], FIRST
-    base = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", f"--rootdir={folder}", "-c", "setup.cfg"]
+    base = [
+        "-x",
+        *("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov"),
+        f"--rootdir={folder}",
+        "-c",
+        "setup.cfg",
+    ]
     while left and cpu() < seconds:
         batch, left, size = left[:size], left[size:], size * GROWTH
         watch = Watch(batch, limits, seconds, lines)
         files = dict.fromkeys(test.partition("::")[0] for test in batch)
         code = pytest.main([*base, f"--basetemp={folder.with_suffix('.tmp')}", *files], plugins=[watch])
-        if not watch.failed and code in {pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR}:
+        broken = code in {pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR}
+        if broken and not watch.failed:
             os.write(lines, f"killed\t{batch[0]}\n".encode())  # a conftest that cannot be imported
-        if watch.failed or code in {pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR}:
+        if broken or watch.failed:
             return

@@ -45,9 +45,7 @@ def test_a_file_that_is_met(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.endswith("1 file, none of which the suite departs from\n")
 
 
-def test_a_file_that_is_not_met_is_named_with_its_first_differences(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_not_met_is_named_with_its_first_differences(tmp_path, capsys) -> None:
     losses = content()["losses"]
     losses["1"]["0"][1] *= 1.01
     assert main(["parity", str(changed(tmp_path, losses=losses)), "accelerator=cpu"]) == 1
@@ -84,31 +82,23 @@ def test_what_is_no_parity_file_gets_one_line(make, message, tmp_path, capsys) -
     assert re.search(message, line)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_other_words_are_refused(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)  # without files of its own
+    for words, message in (
         ([], "of which files"),
         (["a.json", "lr=1"], "accelerator=cpu|cuda"),
         ([str(FOLDER / "ldawa.json"), "accelerator=tpu"], "choose auto or cpu or cuda"),
-    ],
-)
-def test_other_words_are_refused(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)  # without files of its own
-    assert main(["parity", *words]) == 2
-    assert message in capsys.readouterr().err
+    ):
+        assert main(["parity", *words]) == 2
+        assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [
-        ("round 0, client 1", (0, 1)), ("after round 1", (1, SERVER)), ("visit of client 2, round 3", (3, 2)),
-        ("round0/client1", (0, 1)), ("round1", (1, SERVER)), ("round 12 client 10", (12, 10)),
-    ],
-)  # fmt: skip
-def test_rounds_and_clients(key: str, expected: tuple[int, int]) -> None:
-    assert round_and_client(key) == expected
+def test_rounds_and_clients() -> None:
+    expected = {
+        **{"round 0, client 1": (0, 1), "after round 1": (1, SERVER), "visit of client 2, round 3": (3, 2)},
+        **{"round0/client1": (0, 1), "round1": (1, SERVER), "round 12 client 10": (12, 10)},
+    }
+    assert {key: round_and_client(key) for key in expected} == expected
 
 
 def test_inputs_are_those_of_the_stated_keys() -> None:
@@ -117,11 +107,9 @@ def test_inputs_are_those_of_the_stated_keys() -> None:
     assert initial(7, name, [5]).tolist() == pytest.approx((1 + 0.1 * normal).tolist())
     assert initial(7, "a.bias", [4]).abs().max() < 0.6
     assert initial(7, "a.weight", [4, 3, 2]).std() == pytest.approx((1 / 6) ** 0.5, rel=0.5)
-    mean, deviation, product = fingerprint(7, name, initial(7, name, [5]))
-    assert mean == pytest.approx(1 + 0.1 * normal.mean())
-    assert deviation == pytest.approx(0.1 * normal.std())
     direction = generator(7, 3, name_key(name)).standard_normal(5)
-    assert product == pytest.approx(((1 + 0.1 * normal) * direction).sum() / 5**0.5)
+    expected = (1 + 0.1 * normal.mean(), 0.1 * normal.std(), ((1 + 0.1 * normal) * direction).sum() / 5**0.5)
+    assert tuple(fingerprint(7, name, initial(7, name, [5]))) == pytest.approx(expected)
     data = GivenViews(7, [5, 9])
     data.key = ViewKey(2, epoch=1, first=1)
     batches = list(data.batches(1, ("augment",), 4, epochs=2, order=None))

@@ -23,26 +23,21 @@ def seeds() -> Iterator[str]:
     five = {row.row for row in MICRO.rows.values() if len(row.headline) == 5}
     assert {len(row.headline) for row in MICRO.rows.values()} == {3, 5}
     assert {"fedavg-simclr", "fedavg-byol", "fedavg-align_uniform", "fedavg-spectral-correlation", "orchestra"} <= five
-    yield (
-        f"`cifar10-micro` (99,200 images; five seeds for {len(five)} rows, the main ones of all methods but the newer "
-        "and what they build on, three for others) and `cifar10-mini` (396,800 images, three seeds)"
-    )
+    yield f"`cifar10-micro` (99,200 images; five seeds for {len(five)} rows, the main ones of all methods but the newer"
+    yield "and what they build on, three for others) and `cifar10-mini` (396,800 images, three seeds)"
 
 
 def objectives() -> Iterator[str]:
-    best = ("fedavg-align_uniform", "fedavg-simclr", "fedavg-spectral")
+    best = uniform, simclr, spectral = ("fedavg-align_uniform", "fedavg-simclr", "fedavg-spectral")
     middle = ("fedavg-moco", "fedavg-protocl")
-    assert MICRO.verdict(best[0], best[1]) == MICRO.verdict(best[1], best[2]) == "no clear difference"
-    assert MICRO.verdict(best[0], best[2]) == "more"
+    assert MICRO.verdict(uniform, simclr) == MICRO.verdict(simclr, spectral) == "no clear difference"
+    assert MICRO.verdict(uniform, spectral) == MINI.verdict(uniform, simclr) == "more"
     assert MICRO.all_are("more", best, (*middle, "fedavg-rotation"))
     assert MICRO.all_are("more", middle, ("fedavg-byol", "fedavg-simsiam"))
     yield "alignment and uniformity, SimCLR and the spectral loss are better than MoCo, ProtoCL and rotation"
     yield "MoCo and ProtoCL are better than BYOL and SimSiam"
-    assert MINI.verdict("fedavg-align_uniform", "fedavg-simclr") == "more"
-    ahead = MINI.gain("fedavg-align_uniform", "fedavg-simclr")
-    first = MICRO.gain("fedavg-align_uniform", "fedavg-spectral")
-    yield f"Alignment and uniformity is {first:.1f} points above the spectral loss"
-    yield f"and on `cifar10-mini` {ahead:.1f} above SimCLR"
+    yield f"Alignment and uniformity is {MICRO.gain(uniform, spectral):.1f} points above the spectral loss"
+    yield f"and on `cifar10-mini` {MINI.gain(uniform, simclr):.1f} above SimCLR"
 
 
 def methods_over_their_bases() -> Iterator[str]:
@@ -53,12 +48,10 @@ def methods_over_their_bases() -> Iterator[str]:
     }
     pairs = [(row, base) for base, rows in over.items() for row in rows]
     assert {MICRO.verdict(*pair) for pair in pairs} == {"no clear difference"}
-    largest = max(abs(found.gain(*pair)) for pair in pairs for found in (MICRO, MINI))
     assert not {MINI.verdict(*pair) for pair in pairs} & {"more", "less"}
-    yield (
-        f"no difference of more than {largest:.1f} points from the row they build on, on either board, "
-        "and none that counts"
-    )
+    largest = max(abs(found.gain(*pair)) for pair in pairs for found in (MICRO, MINI))
+    yield f"no difference of more than {largest:.1f} points from the row they build on, on either board,"
+    yield "and none that counts"
 
 
 def fedx() -> Iterator[str]:
@@ -127,15 +120,13 @@ def flesd() -> Iterator[str]:
 
 
 def uniformity() -> Iterator[str]:
-    between = {
-        row: MINI.score(row, "geometry/v1 uniformity_between") for row in ("ssd", "ssd-dsr", "ssd-pd", "ssd-hard")
-    }
-    base = MINI.score("fedavg-align_uniform", "geometry/v1 uniformity_between")
-    assert abs(between["ssd-dsr"] - base) < 0.05
-    assert min(between["ssd"], between["ssd-pd"]) > base + 0.05 > base - 0.05 > between["ssd-hard"]
-    yield f"on `cifar10-mini` is {between['ssd-dsr']:.2f}, and that of the base {base:.2f}"
-    yield f"features are less uniform, at {between['ssd-pd']:.2f} and {between['ssd']:.2f}"
-    yield f"spreads them most, to {between['ssd-hard']:.2f}"
+    rows = ("ssd", "ssd-dsr", "ssd-pd", "ssd-hard", "fedavg-align_uniform")
+    ssd, dsr, pd, hard, base = (MINI.score(row, "geometry/v1 uniformity_between") for row in rows)
+    assert abs(dsr - base) < 0.05
+    assert min(ssd, pd) > base + 0.05 > base - 0.05 > hard
+    yield f"on `cifar10-mini` is {dsr:.2f}, and that of the base {base:.2f}"
+    yield f"features are less uniform, at {pd:.2f} and {ssd:.2f}"
+    yield f"spreads them most, to {hard:.2f}"
     costs, lower = (found.less("ssd-hard", "fedavg-align_uniform") for found in (MICRO, MINI))
     yield f"costs {costs:.1f} points on `cifar10-micro` and {lower:.1f} on `cifar10-mini`, which agrees with the paper"
 
@@ -150,10 +141,8 @@ def other_protocols() -> Iterator[str]:
     scored = {len(MINI.of_seed(0, key)) - 1 for key in (*close, *loose)}
     yield f"under seed 0, order the {scored.pop()} rows that have their scores there much as the headline does"
     assert not scored
-    yield (
-        f"the rank correlation is {near} for other linear probes, kNN, clusters and fine-tuning on 10 % of the labels, "
-        f"{far} for fewer labels and transfer to the digits"
-    )
+    yield f"the rank correlation is {near} for other linear probes, kNN, clusters and fine-tuning on 10 %"
+    yield f"of the labels, {far} for fewer labels and transfer to the digits"
     yield f"orders rows less ({order_agrees('label-free/v1 score'):.2f})"
     semi = MINI.of_seed(0, "semi/v1 accuracy_10pct")
     federated = {row: value for row, value in semi.items() if row not in (FLOOR, "centralized")}
@@ -199,10 +188,8 @@ def below_the_floor() -> Iterator[str]:
     low = {row.row for row in rows if KNN in row.below}
     assert {"fedu", "fedsc", "fedsc-sigma1"} <= low
     assert not any(LINEAR in row.below for row in rows)
-    yield (
-        f"By kNN {len(low)} of the {len(rows)} rows of a convnet on `cifar10-micro` are below the untrained encoder "
-        f"({MICRO.score(FLOOR, KNN):.1f} %), among them FedSC and FedU"
-    )
+    yield f"By kNN {len(low)} of the {len(rows)} rows of a convnet on `cifar10-micro` are below the untrained encoder"
+    yield f"({MICRO.score(FLOOR, KNN):.1f} %), among them FedSC and FedU"
     mean, worst = MICRO.score("local", KNN), MICRO.score("local", f"{KNN}{WORST}")
     assert worst < MICRO.score(FLOOR, KNN) < mean
     yield f"Clients that train alone are above it in the mean ({mean:.1f} %) and below it at worst ({worst:.1f} %)"
@@ -221,18 +208,14 @@ def below_the_floor() -> Iterator[str]:
     yield f"of {len(low)} tests chance alone passes about {'one' if 0.5 < 0.05 * len(low) < 1.5 else '?'}"
     sizes = MINI.cells("spectrum/v1 dimensions_90")
     trained = [value for row, value in sizes.items() if row != FLOOR]
-    yield (
-        f"needs {sizes[FLOOR]:.0f} for nine tenths of the variance, the trained ones {min(trained):.0f} to "
-        f"{max(trained):.0f}"
-    )
+    yield f"needs {sizes[FLOOR]:.0f} for nine tenths of the variance"
+    yield f"the trained ones {min(trained):.0f} to {max(trained):.0f}"
     wide, probe, knn = (MICRO.of_seed(0, key) for key in ("spectrum/v1 dimensions_90", LINEAR, KNN))
     measured = [row for row in wide if row != FLOOR]
     ahead = [probe[row] - knn[row] for row in measured]
     found = float(spearmanr([wide[row] for row in measured], ahead).statistic)
-    yield (
-        f"over the {len(measured)} rows of `cifar10-micro` that have this number, it hardly goes with what the probe "
-        f"is ahead of kNN (rank correlation {found:.2f}, seed 0)"
-    )
+    yield f"over the {len(measured)} rows of `cifar10-micro` that have this number, it hardly goes with what the probe"
+    yield f"is ahead of kNN (rank correlation {found:.2f}, seed 0)"
 
 
 def strong_drift() -> Iterator[str]:
@@ -268,12 +251,10 @@ def strong_drift() -> Iterator[str]:
     farthest = max(abs(found.gain(*pair)) + found.fit.margins[pair[0]][pair[1]] for pair in pairs)
     yield f"the intervals exclude effects beyond {farthest:.1f} points"
 
-    angles = found.cells("drift/v1 local_global_angle")
-    assert {row.cells[key].n for row in found.rows.values() if (key := "drift/v1 local_global_angle") in row.cells} == {
-        1
-    }
+    key = "drift/v1 local_global_angle"
+    angles = found.cells(key)
+    assert [row.cells[key].n for row in found.rows.values() if key in row.cells] == [1] * 6
     yield "(six rows, seed 0)"
-    assert len(angles) == 6
     on_mini = [angle for row, angle in MINI.cells("drift/v1 local_global_angle").items() if row != "centralized"]
     assert max(on_mini) < 10 < 20 < min(angles.values())
     yield f"Clients drift from their mean by {min(angles.values()):.0f} to {max(angles.values()):.0f} degrees"
@@ -289,22 +270,14 @@ def separation(rows: Iterable[Mapping[int, float]]) -> float:
 
 
 def shares() -> Iterator[str]:
-    scores = {
-        record["row"]: record["scores"]["shares/v1"]
-        for record in RECORDS
-        if record["scenario"] == "cifar10-drift" and "shares/v1" in record["scores"]
-    }
+    drift = [each for each in RECORDS if each["scenario"] == "cifar10-drift" and "shares/v1" in each["scores"]]
+    scores = {record["row"]: record["scores"]["shares/v1"] for record in drift}
     simclr, orchestra = scores["fedavg-simclr"], scores["orchestra"]
     yield f"the most frequent class of {simclr['main_class']:.0f} % of the clients is found in FedAvg's weights"
     yield f"{orchestra['main_class']:.0f} % in Orchestra's replies, and {simclr['main_class_blind']:.0f} % by the guess"
-    yield (
-        f"the distances are {simclr['distance']:.2f} and {orchestra['distance']:.2f}, "
-        f"and {simclr['distance_blind']:.2f} of the guess"
-    )
-    yield from shares_on_digits()
+    yield f"the distances are {simclr['distance']:.2f} and {orchestra['distance']:.2f},"
+    yield f"and {simclr['distance_blind']:.2f} of the guess"
 
-
-def shares_on_digits() -> Iterator[str]:
     found = {record["row"]: record for record in RECORDS if record["scenario"] == "digits" and record["seed"] == 0}
     assert not found["fedsc"]["settings"]["method.sigma"]
     fedsc, flesd = (found[row]["scores"]["shares/v1"] for row in ("fedsc", "flesd"))

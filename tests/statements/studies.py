@@ -26,10 +26,8 @@ def flesd_study() -> Iterator[str]:
     yield f"sends {up[0] / 1e6:.1f} MB up a client, as many bytes as {up[0] / up[1]:.0f} rounds of FedAvg"
     assert {found.verdict("flesd", "fedavg") for found in (two, five)} == {"no clear difference"}
     gains, margins = zip(*((found.gain("flesd", "fedavg"), found.margin) for found in (two, five)), strict=True)
-    yield (
-        f"FLESD is {gains[0]:.1f} points above, then {-gains[1]:.1f} below, "
-        f"where {margins[0]:.1f} and {margins[1]:.1f} would count"
-    )
+    yield f"FLESD is {gains[0]:.1f} points above, then {-gains[1]:.1f} below,"
+    yield f"where {margins[0]:.1f} and {margins[1]:.1f} would count"
     yield f"FedAvg is {MINI.less('flesd', 'fedavg-simclr'):.1f} points ahead, which counts"
     yield f"the student comes within {max(abs(found.gain('flesd', 'flesd-idle')) for found in (one, two)):.1f} points"
     spread = five.rows["flesd-idle"].cells[LINEAR].spread
@@ -45,10 +43,8 @@ def orchestra_study() -> Iterator[str]:
     simclr, byol, spectral = losses = [even.score(row) - few.score(row) for row in rows]
     rise = few.score("orchestra") - even.score("orchestra")
     assert max(*losses, rise) < min(few.margin, even.margin)
-    yield (
-        f"SimCLR loses {simclr:.1f} points, BYOL {byol:.1f} and the spectral loss {spectral:.1f}, "
-        f"where {margins} tell two rows of these boards apart"
-    )
+    yield f"SimCLR loses {simclr:.1f} points, BYOL {byol:.1f} and the spectral loss {spectral:.1f},"
+    yield f"where {margins} tell two rows of these boards apart"
     assert few.score("orchestra") > max(even.score("orchestra"), MICRO.score("orchestra"))
     yield f"Orchestra is highest at alpha 0.001, by {rise:.1f} points"
 
@@ -121,10 +117,8 @@ def uplink_study() -> Iterator[str]:
         assert all(value < MICRO.rows[row].headline[seed] for seed, value in seeds.items())
     simclr, ssd = (f"{eight[name]:.1f}" for name in bases)
     yield f"Eight bits are a quarter of the bytes, and SimCLR is {simclr} points higher, SSD {ssd}"
-    yield (
-        f"The largest 1 % take {part / 1e3:.0f} kB where all take {whole / 1e6:.1f} MB, and SimCLR is "
-        f"{-few['SimCLR']:.1f} points lower, SSD {-few['SSD']:.1f}"
-    )
+    yield f"The largest 1 % take {part / 1e3:.0f} kB where all take {whole / 1e6:.1f} MB, and SimCLR is"
+    yield f"{-few['SimCLR']:.1f} points lower, SSD {-few['SSD']:.1f}"
     yield f"none of it counts, which takes {margin:.1f} points"
     estimated = [[-MICRO.gain(f"{row}-{how}", row) for row in bases.values()] for how in ("int8", "top1")]
     yield "the board counts all five seeds of the uncompressed rows, and has {:.1f} and {:.1f} lower".format(
@@ -143,10 +137,8 @@ def uplink_study() -> Iterator[str]:
     }
     assert all(simclr < 0 < ssd and max(-simclr, ssd) < MICRO.margin for simclr, ssd in moved.values())
     (first, second), (third, fourth) = moved[10], moved[30]
-    yield (
-        f"With 10 % of the replies lost SimCLR is {-first:.1f} points lower and SSD {second:.1f} higher, "
-        f"with 30 % {-third:.1f} lower and {fourth:.1f} higher"
-    )
+    yield f"With 10 % of the replies lost SimCLR is {-first:.1f} points lower and SSD {second:.1f} higher,"
+    yield f"with 30 % {-third:.1f} lower and {fourth:.1f} higher"
     images = lost[30].rows["ssd"].images
     yield f"at 30 % a run has {images:,.0f} images in the mean in place of {MICRO.rows['ssd'].images:,.0f}"
 

@@ -39,7 +39,7 @@ def test_the_page_holds_the_board():
     page = markdown(RECORDS)
     assert page.startswith("# Leaderboards\n")
     geometry = "0.312 ± 0.000 | -2.50 / -2.25 / 0.00"
-    for line in [
+    expected = [
         "## cifar10-micro",
         f"| 1-2 | ssd | 51.0 ± 1.7 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 3 |",
         f"| 1-3 | orchestra | 49.0 ± 1.0 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 3 |",
@@ -51,13 +51,10 @@ def test_the_page_holds_the_board():
         "| orchestra | none | none | ssd, fedavg-byol |",
         "| fedavg-byol | ssd | none | orchestra |",
         "![cifar10-micro: linear/v1 accuracy, a dot per seed](figures/cifar10-micro.svg)",
-    ]:
-        assert line in page.splitlines()
-
-
-def test_every_line_of_a_table_has_the_same_number_of_cells():
-    lines = [line for line in markdown(RECORDS).splitlines() if line.startswith("|")]
-    assert [line.count("|") for line in lines] == [12] * 6 + [5] * 5
+        "Run on 2 CPU cores.",
+    ]
+    assert {*expected} <= {*page.splitlines()}
+    assert [line.count("|") for line in page.splitlines() if line.startswith("|")] == [12] * 6 + [5] * 5
 
 
 def test_several_boards_are_listed_with_the_addresses_of_their_sections():
@@ -70,15 +67,17 @@ def test_several_boards_are_listed_with_the_addresses_of_their_sections():
 def test_epsilon_has_a_column_where_a_row_has_spent_any():
     assert "epsilon" not in markdown(RECORDS) + terminal(RECORDS, width=100)
     lines = markdown([*RECORDS, *NOISY]).splitlines()
-    rows = [line for line in lines if line.startswith("|")][:7]
-    assert {line.count("|") for line in rows} == {13}
-    assert rows[0].endswith("| seeds | epsilon |")
-    assert next(line for line in rows if " fedsc " in line).endswith("| 2 | 8.25 (R) |")
-    assert next(line for line in rows if " ssd " in line).endswith("| 3 | – |")
+    head, _, *rows = [line for line in lines if line.startswith("|")][:7]
+    assert {line.count("|") for line in (head, *rows)} == {13}
+    assert head.endswith("| seeds | epsilon |")
+    ends = {line.split(" | ")[1]: line.rpartition("| ")[2] for line in rows}
+    assert (ends["fedsc"], ends["ssd"]) == ("8.25 (R) |", "– |")
     assert any(line.startswith("epsilon, at delta 1e-05, ") and "are not covered" in line for line in lines)
-    text = terminal([*RECORDS, *NOISY], width=100)
-    assert "epsilon" in text
-    assert "8.25 (R)" in text
+    assert {"epsilon", "8.25", "(R)"} <= {*terminal([*RECORDS, *NOISY], width=100).split()}
+    assert "([privacy](../docs/privacy.md))" in markdown(NOISY)
+    away = markdown(NOISY, linked=False)  # from the suite's pages
+    assert "(`docs/privacy.md` of the suite)" in away
+    assert "../docs" not in away
 
 
 def test_the_page_says_what_rows_add_and_whether_that_counts():
@@ -90,24 +89,26 @@ def test_the_page_says_what_rows_add_and_whether_that_counts():
         "ssd-hard": [40.0, 41.0],
     }
     page = markdown([record(row, seed, linear) for row, sample in rows.items() for seed, linear in enumerate(sample)])
-    base = "fedavg-align\\_uniform"  # squared errors sum to 5.5 on 6 degrees of freedom: 4.90 sqrt(5.5 / 6 / 3) = 2.7
-    assert f"| ssd | {base} | +6.0 | 2.7 | 3 of 3 | more |  |" in page
-    assert f"| ssd-dsr | {base} | +0.2 | 2.7 | 2 of 3 | no clear difference |  |" in page
-    assert f"| ssd-pd | {base} | -5.0 | 2.7 | 0 of 3 | less |  |" in page
-    assert f"| ssd-hard | {base} | -9.5 | – | 0 of 2 | too few seeds |  |" in page
+    for row, added in {  # squared errors sum to 5.5 on 6 degrees of freedom: 4.90 sqrt(5.5 / 6 / 3) = 2.7
+        "ssd": "+6.0 | 2.7 | 3 of 3 | more",
+        "ssd-dsr": "+0.2 | 2.7 | 2 of 3 | no clear difference",
+        "ssd-pd": "-5.0 | 2.7 | 0 of 3 | less",
+        "ssd-hard": "-9.5 | – | 0 of 2 | too few seeds",
+    }.items():
+        assert f"| {row} | fedavg-align\\_uniform | {added} |  |" in page
     assert "on top of" not in markdown([record("ssd", 0, 50.0), record("fedavg-byol", 0, 50.0)])
 
 
 def test_the_page_and_the_terminal_say_when_the_order_is_no_ranking():
     page, printed = "the order is not a ranking", "no rank: that takes two rows of 3 seeds"
     assert page not in markdown(RECORDS)
-    assert "no rank" not in terminal(RECORDS, width=80)
     alone = [record("ssd", seed, 50.0 + seed) for seed in range(3)]
-    for records in ([*RECORDS[::3]], RECORDS[1:3] + RECORDS[6:], alone):
+    for records in (RECORDS[::3], RECORDS[1:3] + RECORDS[6:], alone):
         assert page in markdown(records)
         assert printed in terminal(records, width=80)
     assert "| – | ssd |" in markdown(alone)
-    assert "no rank" not in terminal([record("plain", scores=UNLABELLED)], width=80)
+    unlabelled = [record("plain", scores=UNLABELLED)]
+    assert "no rank" not in terminal(RECORDS, width=80) + terminal(unlabelled, width=80)
 
 
 def test_the_page_names_rows_of_more_spread_than_the_others():
@@ -124,10 +125,8 @@ def test_accuracies_below_the_untrained_encoder_are_marked():
     assert "| – | local | 30.0 ↓ | 43.5 |" in page
     words = "↓ is below the untrained encoder, of the row's architecture where the board has one,"
     assert f"\n{words} by means over the seeds that both have and without a test.\n" in page
-    scored = [
-        with_scores(row, 0, 50.0, **{"transfer-digits/v1": {"accuracy": accuracy}})
-        for row, accuracy in (("untrained", 60.0), ("ssd", 59.0), ("local", 61.0))
-    ]
+    transfers = {"untrained": 60.0, "ssd": 59.0, "local": 61.0}
+    scored = [with_scores(row, 0, 50.0, **{"transfer-digits/v1": {"accuracy": x}}) for row, x in transfers.items()]
     assert {"| ssd | 59.0 ↓ |", "| local | 61.0 |", "| untrained | 60.0 |"} <= set(markdown(scored).splitlines())
 
 
@@ -137,9 +136,12 @@ def test_the_page_names_the_images_of_servers_that_train_and_that_older_records_
     assert "| 100,000 + ? | 1 |" in page
     assert "which the row's records do not count" in page
     page = markdown([*RECORDS, record("flesd", 0, settings=settings, server={"images": 125_000, "seconds": 30.0})])
-    assert "| client seconds | images: clients + server | seeds |" in page
-    assert "| 1.6 | 100,000 + 125,000 | 1 |" in page
-    assert "| 1.6 | 100,000 | 3 |" in page
+    for end in (
+        "client seconds | images: clients + server | seeds",
+        "1.6 | 100,000 + 125,000 | 1",
+        "1.6 | 100,000 | 3",
+    ):
+        assert f"| {end} |" in page
     assert "do not count" not in page
     assert "+ server" not in markdown(RECORDS)
 
@@ -152,54 +154,44 @@ def test_a_scenario_is_described_by_what_most_rows_share():
     }
     alone = {**shared, "partition.clients": 1, "federation.participation": 0.5, "training.steps": None}
     rows = [record("a", settings=shared), record("b", settings=shared), record("centralized", settings=alone)]
-    words = "data cifar10, clients 10, partition dirichlet, alpha 0.1, encoder convnet, rounds 5, steps a visit 31."
-    assert words in markdown(rows).splitlines()
-    words = "partition dirichlet, alpha 0.1, encoder convnet, rounds 5, participation 0.5, epochs a visit 1."
-    assert f"data cifar10, clients 1, {words}" in markdown(rows[2:]).splitlines()
+    common = "partition dirichlet, alpha 0.1, encoder convnet, rounds 5"
+    assert f"data cifar10, clients 10, {common}, steps a visit 31." in markdown(rows).splitlines()
+    words = f"data cifar10, clients 1, {common}, participation 0.5, epochs a visit 1."
+    assert words in markdown(rows[2:]).splitlines()
     assert setting([]) == ""
 
 
-def test_a_board_away_from_the_suites_pages_has_no_link_to_them():
-    assert "([privacy](../docs/privacy.md))" in markdown(NOISY)
-    assert "(`docs/privacy.md` of the suite)" in (away := markdown(NOISY, linked=False))
-    assert "../docs" not in away
-
-
-@pytest.mark.parametrize(
-    ("names", "own", "text"),
-    [
+def test_neighbours_on_the_board_are_named_by_the_first_and_the_last():
+    for names, own, text in [
         ("", "a", "none"),
         ("bcdefg", "a", "b to g (6)"),
         ("abcefg", "d", "a to c (3), e to g (3)"),
         ("abcdefg", "d", "a to g (6)"),
         ("gba", "d", "a, b, g"),
         ("acde", "d", "a, c, e"),
-    ],
-)
-def test_neighbours_on_the_board_are_named_by_the_first_and_the_last(names, own, text):
-    assert spans(names, list("abcdefg"), own) == text
+    ]:
+        assert spans(names, list("abcdefg"), own) == text
 
 
-def test_the_page_names_the_machines_and_says_when_seconds_do_not_compare():
-    assert "Run on 2 CPU cores." in markdown(RECORDS).splitlines()
+def test_the_page_says_what_makes_rows_hard_to_compare():
+    """Machines, runs that their privacy budget ended, which count, and unfinished ones, which do not; other names."""
     other = record("fedavg-byol", 2, 41.0)
     other["provenance"]["hardware"] = "NVIDIA X"
     lines = markdown([*RECORDS, other]).splitlines()
     assert "Run on 2 CPU cores; on NVIDIA X: client seconds of unlike machines do not compare." in lines
-
-
-def test_a_run_that_its_privacy_budget_ended_counts_and_is_named():
-    rounds = {"done": 3, "planned": 5, "ended": "client 1 would spend epsilon 9 of its budget of 8"}
-    page = markdown([record("fedsc", 0, 50.0), record("fedsc", 1, 48.0, rounds=rounds)])
-    (line,) = [line for line in page.splitlines() if line.startswith("Ended early")]
-    assert line == f"Ended early: fedsc, seed 1, after 3 of 5 rounds: {rounds['ended']}."
+    ended = "client 1 would spend epsilon 9 of its budget of 8"
+    early = record("fedsc", 1, 48.0, rounds={"done": 3, "planned": 5, "ended": ended})
+    page = markdown([record("fedsc", 0, 50.0), early, record(seed=3, rounds={"done": 2, "planned": 5})])
+    assert [line for line in page.splitlines() if line.startswith(("Ended early", "Left out"))] == [
+        f"Ended early: fedsc, seed 1, after 3 of 5 rounds: {ended}.",
+        "Left out: fedavg-byol, seed 3, 2 of 5 rounds.",
+    ]
     assert "| 49.0 ± 1.4 |" in page
-
-
-def test_unfinished_runs_are_left_out_by_name():
-    page = markdown([record(seed=3, rounds={"done": 2, "planned": 5})])
-    assert "Left out: fedavg-byol, seed 3, 2 of 5 rounds." in page.splitlines()
     assert "| fedavg-byol |" not in page
+    page = markdown([record("fedavg", scenario="one"), record("fedavg-byol", scenario="two")])
+    one, two = page.split("\n## ")[1:3]
+    assert "Of the names, fedavg is the row that other boards call fedavg-byol." in one
+    assert "other boards call" not in two
 
 
 def test_missing_scores_are_dashes_and_an_empty_board_is_a_page():
@@ -229,31 +221,26 @@ def test_the_terminal_table_shows_names_as_they_are_and_numbers_whole():
     assert "51.0 ± 1.7  43.5 ± 0.0  46.8 MB  1.24 kB" in narrow
 
 
-def test_the_terminal_table_of_images_without_labels_has_scores_that_need_none():
+def test_images_without_labels_have_a_terminal_table_of_scores_that_need_none_and_no_empty_figure(tmp_path: Path):
     heading = terminal([*RECORDS, record("other", 0, scores=UNLABELLED)], width=80)
     assert "linear" in heading
     assert "label-free" not in heading
-    text = terminal([record("plain", seed, scores=UNLABELLED) for seed in range(2)], width=80)
+    records = [record("plain", seed, scores=UNLABELLED) for seed in range(2)]
+    text = terminal(records, width=80)
     assert "linear" not in text
     assert "– plain 5.2 ± 0.0 0.123 ± 0.000" in " ".join(text.split())
-
-
-def test_a_board_of_images_without_labels_has_no_empty_figure(tmp_path: Path):
-    write([record("plain", scores={"geometry/v1": {"effective_rank": 5.25}})], tmp_path)
+    write(records, tmp_path)
     assert not list((tmp_path / "figures").iterdir())
     page = (tmp_path / "README.md").read_text()
     assert "No row has a linear probe" in page
     assert ".svg" not in page
 
 
-def test_write_makes_the_page_and_a_figure_for_each_scenario(tmp_path: Path):
-    write([*RECORDS, record(scenario="orchestra/cifar10")], tmp_path / "board")
-    files = sorted(path.relative_to(tmp_path / "board").as_posix() for path in (tmp_path / "board").rglob("*.*"))
+def test_write_makes_the_page_and_a_figure_for_each_scenario_which_no_two_may_share(tmp_path: Path):
+    write([*RECORDS, record(scenario="orchestra/cifar10")], tmp_path)
+    files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*"))
     assert files == ["README.md", "figures/cifar10-micro.svg", "figures/orchestra-cifar10.svg"]
-    assert "](figures/orchestra-cifar10.svg)" in (tmp_path / "board/README.md").read_text(encoding="utf-8")
-
-
-def test_scenarios_that_would_share_a_figure_are_refused(tmp_path: Path):
+    assert "](figures/orchestra-cifar10.svg)" in (tmp_path / "README.md").read_text(encoding="utf-8")
     entries = [record(scenario="a/b"), record(scenario="a-b")]
     with pytest.raises(RecordError, match=r"scenarios a-b and a/b share a-b.svg"):
         write(entries, tmp_path)
@@ -270,17 +257,11 @@ def test_the_bytes_depend_on_the_records_only(tmp_path: Path):
         "write(json.loads(sys.argv[1]), sys.argv[2]);"
         "assert not {'torch', 'lightning', 'matplotlib.pyplot'} & set(sys.modules)"
     )
-    subprocess.run(
-        [sys.executable, "-c", script, json.dumps(RECORDS), str(tmp_path / "elsewhere")],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONHASHSEED": "1", "TZ": "Asia/Tokyo"},
-        check=True,
-    )
+    words = [sys.executable, "-c", script, json.dumps(RECORDS), str(tmp_path / "elsewhere")]
+    subprocess.run(words, cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "1", "TZ": "Asia/Tokyo"}, check=True)
     for name in ("README.md", "figures/cifar10-micro.svg"):
-        expected = (tmp_path / "here" / name).read_bytes()
-        assert (tmp_path / "restyled" / name).read_bytes() == expected
-        assert (tmp_path / "elsewhere" / name).read_bytes() == expected
-    assert b"<dc:date>" not in expected
+        (written,) = {(tmp_path / folder / name).read_bytes() for folder in ("here", "restyled", "elsewhere")}
+        assert b"<dc:date>" not in written
 
 
 def with_scores(row, seed, linear, **scores):
@@ -288,33 +269,24 @@ def with_scores(row, seed, linear, **scores):
     return {**entry, "scores": {**entry["scores"], **scores}}
 
 
-FURTHER = [
-    with_scores("ssd", 0, 50.0, **{"clusters/v1": {"nmi": 0.25}, "semi/v1": {"accuracy_1pct": 30.0}}),
-    with_scores("ssd", 1, 51.0, **{"clusters/v1": {"nmi": 0.35}, "semi/v1": {"accuracy_1pct": 31.0}}),
-    with_scores("fedavg-byol", 0, 40.0, **{"clusters/v1": {"nmi": 0.125}}),
-    record("untrained", 0, 30.0),
-]
-UNLIKE = " Rows scored under different seeds are not directly comparable: seeds 0, 1: ssd; seed 0: fedavg-byol."
-
-
 def test_further_scores_have_a_section_of_columns_and_rows_with_a_number_in_the_boards_order():
+    further = [
+        with_scores("ssd", 0, 50.0, **{"clusters/v1": {"nmi": 0.25}, "semi/v1": {"accuracy_1pct": 30.0}}),
+        with_scores("ssd", 1, 51.0, **{"clusters/v1": {"nmi": 0.35}, "semi/v1": {"accuracy_1pct": 31.0}}),
+        with_scores("fedavg-byol", 0, 40.0, **{"clusters/v1": {"nmi": 0.125}}),
+        record("untrained", 0, 30.0),
+    ]
+    unlike = "Rows scored under different seeds are not directly comparable: seeds 0, 1: ssd; seed 0: fedavg-byol."
     lines = [
-        f"Over 1 to 2 seeds a row.{UNLIKE}",
+        f"Over 1 to 2 seeds a row. {unlike}",
         "",
         "| row | 1 % labels (%) | NMI of k-means |",
         "|---|---:|---:|",
         "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 |",
         "| fedavg-byol | – | 0.125 |",
     ]
-    page = markdown(FURTHER)
+    page = markdown(further)
     assert "\n".join(["", *lines, ""]) in page
     assert page.index("## cifar10-micro") < page.index("### Scores of other protocols")
-    assert "Over one seed a row." in markdown([FURTHER[0]]).splitlines()
+    assert "Over one seed a row." in markdown(further[:1]).splitlines()
     assert "other protocols" not in markdown([record("ssd", 0, 50.0)])
-
-
-def test_the_page_says_which_rows_other_boards_call_differently():
-    page = markdown([record("fedavg", scenario="one"), record("fedavg-byol", scenario="two")])
-    one, two = page.split("\n## ")[1:3]
-    assert "Of the names, fedavg is the row that other boards call fedavg-byol." in one
-    assert "other boards call" not in two

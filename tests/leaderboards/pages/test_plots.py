@@ -29,11 +29,9 @@ def curve(values, **others):
 
 @pytest.fixture
 def records():
-    return [
-        {**record(row, seed, 50.0, scenario="cifar10-mini"), "curve": curve([-1.0 - seed, -2.0])}
-        for row in ROWS
-        for seed in (0, 1)
-    ]
+    both = [(row, seed) for row in ROWS for seed in (0, 1)]
+    changes = {"scenario": "cifar10-mini"}
+    return [record(row, seed, 50.0, **changes, curve=curve([-1.0 - seed, -2.0])) for row, seed in both]
 
 
 def test_the_dot_plot_shows_every_seed_its_mean_and_spread_the_floor_and_what_tells_rows_apart():
@@ -67,18 +65,14 @@ def test_unusual_boards_have_a_figure(entries, tmp_path):
     assert ElementTree.parse(tmp_path / "figure.svg").getroot().tag.endswith("svg")
 
 
-def test_a_curve_is_the_mean_and_spread_over_seeds():
+def test_a_curve_is_the_mean_and_spread_over_seeds_against_rounds_bytes_or_seconds():
     both = [curve([-1.0, -2.0, -3.0]), curve([-2.0, -2.0])]
     points = plots.mean_and_spread(both, "uniformity_between")
     assert points == [(1, -1.5, pytest.approx(0.5**0.5)), (2, -2.0, 0.0)]  # a round that one seed lacks is left out
     assert plots.mean_and_spread(both[:1], "uniformity_between")[2] == (3, -3.0, 0.0)
-
-
-def test_the_x_axis_may_be_the_bytes_or_seconds_up_to_a_round():
-    runs = [
-        [{**point, "bytes": 10.0 * k * point["round"], "seconds": float(k)} for point in curve([-1.0, -2.0])]
-        for k in (1, 3)
-    ]
+    runs = [curve([-1.0, -2.0], bytes=10.0 * k, seconds=float(k)) for k in (1, 3)]
+    for point in (point for run in runs for point in run):
+        point["bytes"] *= point["round"]
     assert plots.mean_and_spread(runs, "monitor", "bytes") == [(20.0, 50.0, 0.0), (40.0, 50.0, 0.0)]
     assert plots.mean_and_spread(runs, "monitor", "seconds") == [(2.0, 50.0, 0.0), (2.0, 50.0, 0.0)]
 
@@ -110,7 +104,7 @@ def test_labels_are_moved_apart_in_their_order():
     assert plots.spread_labels([0.0, 0.5, 1.0], 0.1) == [0.0, 0.5, 1.0]
     moved = plots.spread_labels([0.52, 0.5, 0.5, 0.9], 0.1)
     assert moved[1] < moved[2] < moved[0] < moved[3]
-    assert min(b - a for a, b in zip(sorted(moved), sorted(moved)[1:], strict=False)) >= 0.1 - 1e-9
+    assert min(b - a for a, b in pairwise(sorted(moved))) >= 0.1 - 1e-9
 
 
 def test_a_line_has_its_name_at_its_end_and_names_do_not_overlap(records):
@@ -129,19 +123,18 @@ def test_a_line_has_its_name_at_its_end_and_names_do_not_overlap(records):
 
 
 @pytest.mark.parametrize(
-    ("kept", "phrase"),
+    ("kept", "phrases"),
     [
-        ((0, 1, 2, 3), "mean and spread of 2 seeds"),
-        ((1, 2, 3), "mean and spread of 1 to 2 seeds"),
-        ((1, 3), "one seed"),
-        ((0, 1), None),  # of one row: no figure
+        ((0, 1, 2, 3), ["mean and spread of 2 seeds"]),
+        ((1, 2, 3), ["mean and spread of 1 to 2 seeds"]),
+        ((1, 3), ["one seed"]),
+        ((0, 1), []),  # of one row: no figure
     ],
 )
-def test_the_title_gives_the_number_of_seeds(records, kept, phrase):
-    figures = plots.curve_figures(
-        [entry if k in kept else {**entry, "curve": []} for k, entry in enumerate(records)]
-    ).values()
-    assert [phrase in draw().get_suptitle() for draw in figures] == ([True] if phrase else [])
+def test_the_title_gives_the_number_of_seeds(records, kept, phrases):
+    found = plots.curve_figures([each if k in kept else {**each, "curve": []} for k, each in enumerate(records)])
+    assert len(found) == len(phrases)
+    assert all(phrase in draw().get_suptitle() for phrase, draw in zip(phrases, found.values(), strict=True))
 
 
 ROW = Row(
@@ -173,24 +166,27 @@ def test_bytes_are_those_of_both_ways_and_rows_that_send_nothing_are_left_out():
     single = row("centralized", 95.0, bytes_up=None, bytes_down=None)
     (draw,) = trade_offs.figures([*FIVE, silent, single], "s").values()
     assert draw.args[0] == {str(k): (k + 2.0, 40.0 + k) for k in range(5)}
+    equal, control = [row(str(k), 40.0 + k) for k in range(6)], replace(FIVE[4], control=True)
+    for too_few in (FIVE[:3], equal, [*FIVE[:3], control]):  # a control is no method
+        assert trade_offs.figures(too_few, "s") == {}
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [FIVE[:3], [row(str(k), 40.0 + k) for k in range(6)], [*FIVE[:3], replace(FIVE[4], control=True)]],
-    ids=["few", "equal costs", "a control, which is no method"],
-)
-def test_too_few_rows_or_equal_costs_are_no_figure(rows):
-    assert trade_offs.figures(rows, "s") == {}
-
-
-def test_epsilon_counts_where_it_covers_whole_clients():
+def test_epsilon_counts_where_it_covers_whole_clients_and_attacks_are_a_cost(tmp_path):
     private = [replace(each, epsilon=2.0**k, covers=("weights by client",)) for k, each in enumerate(FIVE)]
     assert list(trade_offs.figures(private, "s")) == ["bytes", "epsilon"]
     looser = [replace(each, row=f"loose {each.row}", delta=0.1) for each in private[:4]]
     assert set(trade_offs.figures([*private, *looser], "s")["epsilon"].args[0]) == set("01234")
     entries = [replace(each, covers=("R",)) for each in private]
     assert list(trade_offs.figures(entries, "s")) == ["bytes"]
+    attacks = [{"membership/v1 auc": Cell(0.5 + k / 100, None, 1)} for k in range(5)]
+    attacked = [replace(each, cells=each.cells | attack) for each, attack in zip(FIVE, attacks, strict=True)]
+    drawn = trade_offs.figures(attacked, "scenario")
+    assert list(drawn) == ["bytes", "membership"]
+    texts = [text for axes in drawn["membership"]().axes for text in axes.texts]
+    assert [text.get_text() for text in texts] == list("01234")
+    for name in ("a", "b"):
+        plots.save(drawn["bytes"], tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_few_costs_that_lie_apart_are_the_marks_of_their_axis():
@@ -201,15 +197,3 @@ def test_few_costs_that_lie_apart_are_the_marks_of_their_axis():
 
     assert marks(1, 1, 8, 8) == ["1", "8"]
     assert "8.1" not in marks(1, 1, 8, 8.1)
-
-
-def test_attacks_are_a_cost(tmp_path):
-    attacks = [{"membership/v1 auc": Cell(0.5 + k / 100, None, 1)} for k in range(5)]
-    attacked = [replace(each, cells=each.cells | attack) for each, attack in zip(FIVE, attacks, strict=True)]
-    drawn = trade_offs.figures(attacked, "scenario")
-    assert list(drawn) == ["bytes", "membership"]
-    texts = [text for axes in drawn["membership"]().axes for text in axes.texts]
-    assert [text.get_text() for text in texts] == list("01234")
-    for name in ("a", "b"):
-        plots.save(drawn["bytes"], tmp_path / name)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

@@ -46,19 +46,19 @@ def cells():
     return collect()
 
 
-def test_every_table_has_all_its_numbers(cells):
+def test_every_table_has_all_its_numbers_and_says_why_we_do_not_measure_one(cells):
     expected = {(paper, table): count for paper, tables in COUNTS.items() for table, count in tables.items()}
     assert Counter((cell.paper, cell.table) for cell in cells) == expected
+    measured = set(read_table(ROOT / "leaderboards" / "measured.json", dict[str, list[float]], "measured cells", ""))
+    assert not [each.place for each in cells if each.place not in measured and (each.ours is None) != bool(each.no_run)]
 
 
 def test_means_and_minima_of_flesds_table_3_are_those_of_its_clients(cells):
     rows = {}
-    for cell in cells:
-        if (cell.paper, cell.table) == ("flesd", "3"):
-            inconsistent = "a client is below it" in " ".join(cell.remarks)  # as the paper prints it
-            rows.setdefault(cell.row, {})[cell.column] = None if inconsistent else cell.value
-    assert len(rows) == 33
-    assert sum(row["Min"] is None for row in rows.values()) == 2
+    for cell in (cell for cell in cells if (cell.paper, cell.table) == ("flesd", "3")):
+        inconsistent = "a client is below it" in " ".join(cell.remarks)  # as the paper prints it
+        rows.setdefault(cell.row, {})[cell.column] = None if inconsistent else cell.value
+    assert (len(rows), sum(row["Min"] is None for row in rows.values())) == (33, 2)
     for name, row in rows.items():
         clients = [row[f"C{k}"] for k in range(6)]
         assert row["Min"] in (min(clients), None), name
@@ -71,35 +71,27 @@ def test_values_of_one_run_that_contradict_each_other_are_named_in_a_remark(cell
         if cell.ours is not None and not isinstance(cell.value, str) and cell.unit == "%":
             setting = tuple(sorted((key, str(value)) for key, value in cell.setting.items()))
             groups.setdefault((cell.ours, setting), []).append(cell)
-    far = [group for group in groups.values() if max(c.value for c in group) - min(c.value for c in group) > 1]
+    ranges = [(max(c.value for c in group) - min(c.value for c in group), group) for group in groups.values()]
+    far = [group for width, group in ranges if width > 1]
     assert far
     for group in far:
         for cell in group:
             assert any(all(str(other.value) in remark for other in group) for remark in cell.remarks), cell.place
-    largest = max(max(c.value for c in group) - min(c.value for c in group) for group in far)
-    assert any(f"up to {largest:.0f} points for the same setting" in remark for remark in far[0][0].remarks)
-
-
-def test_a_number_without_a_run_of_ours_says_why(cells):
-    measured = set(read_table(ROOT / "leaderboards" / "measured.json", dict[str, list[float]], "measured cells", ""))
-    unexplained = [cell.place for cell in cells if cell.ours is None and not cell.no_run and cell.place not in measured]
-    assert not unexplained
-    assert not [cell.place for cell in cells if cell.ours is not None and cell.no_run]
+    said = f"up to {max(width for width, _ in ranges):.0f} points for the same setting"
+    assert any(said in remark for remark in far[0][0].remarks)
 
 
 def test_the_page_shows_every_number_in_its_place(cells):
     """The page of published numbers, read again: a digit that differs from the files is found."""
-    page, tables = (ROOT / "docs" / "reproduction.md").read_text(), {}
+    page, shown = (ROOT / "docs" / "reproduction.md").read_text(), {}
     for section in page.split("\n### ")[1:]:
         heading, *lines = section.split("\n")
-        table = [line[2:-2].split(" | ") for line in lines if line.startswith("| ")]
-        for name, *texts in table[1:]:
-            cells_of_row = zip(table[0][1:], texts, strict=False)
-            tables.setdefault(heading, {}).update({(name, column): text for column, text in cells_of_row})
+        head, *rows = [line[2:-2].split(" | ") for line in lines if line.startswith("| ")] or [[]]
+        shown |= {(heading, row[0], column): text for row in rows for column, text in zip(head, row, strict=False)}
     for cell in cells:
-        shown = tables[escape(f"{cell.name}, {cell.where}")][escape(cell.row), escape(cell.column)]
+        text = shown[escape(f"{cell.name}, {cell.where}"), escape(cell.row), escape(cell.column)]
         value = f"{cell.value}" if cell.spread is None else f"{cell.value} ± {cell.spread}"
-        assert shown.partition("; ours")[0] == escape(value), cell.place
+        assert text.partition("; ours")[0] == escape(value), cell.place
 
 
 def test_numbers_that_a_paper_prints_twice_are_the_same(cells):
@@ -184,8 +176,16 @@ def test_a_cell_has_what_its_paper_table_row_and_column_give(read_content):
     first, second = read_content(content | {"setting": {"rounds": 3}})
     assert (first.value, first.spread, first.setting) == (1.5, None, {"alpha": 1, "rounds": 3})
     assert (second.value, second.spread, second.remarks) == (2.5, 0.1, ("of the table", "odd"))
-    assert second.ours == Ours("s-a2", "fedavg", "knn/v1 accuracy")
-    assert second.place == "p, table 1, r, b"
+    assert (second.ours, second.place) == (Ours("s-a2", "fedavg", "knn/v1 accuracy"), "p, table 1, r, b")
+    row = of_row(row=["fedavg", None], epochs=[3, 4], alpha=None)  # a list of settings; null removes one
+    first, second = read_content(paper(scenario="s-e{epochs}", score="knn/v1 accuracy", **row))
+    ours = Ours("s-e3", "fedavg", "knn/v1 accuracy")
+    assert (first.setting, first.ours, first.column_index) == ({"epochs": 3}, ours, 0)
+    assert (second.setting, second.ours, second.column_index) == ({"epochs": 4}, None, 1)
+    rows = {"r": {"values": [None, 2.5], "remark": "of r"}, "q": {"values": [1, 2]}}  # the first row lacks a column
+    group = judged(read_content(paper(rows=rows, remark="of all")), [])
+    assert laid_out(group)[1] == ["a", "b"]
+    assert remarks(group) == ["of all", "r, b: of r"]
 
 
 COMPARED = {"scenario": "s", "score": "knn/v1 a"}
@@ -222,21 +222,6 @@ COMPARED = {"scenario": "s", "score": "knn/v1 a"}
 def test_an_invalid_file_is_refused_with_the_place_of_the_error(content, message, read_content):
     with pytest.raises(RecordError, match=message):
         read_content(content)
-
-
-def test_a_row_may_give_a_list_of_settings_and_null_removes_one(read_content):
-    row = of_row(row=["fedavg", None], epochs=[3, 4], alpha=None)
-    first, second = read_content(paper(scenario="s-e{epochs}", score="knn/v1 accuracy", **row))
-    ours = Ours("s-e3", "fedavg", "knn/v1 accuracy")
-    assert (first.setting, first.ours, first.column_index) == ({"epochs": 3}, ours, 0)
-    assert (second.setting, second.ours, second.column_index) == ({"epochs": 4}, None, 1)
-
-
-def test_columns_keep_the_papers_order_where_the_first_row_lacks_some(read_content):
-    rows = {"r": {"values": [None, 2.5], "remark": "of r"}, "q": {"values": [1, 2]}}
-    group = judged(read_content(paper(rows=rows, remark="of all")), [])
-    assert laid_out(group)[1] == ["a", "b"]
-    assert remarks(group) == ["of all", "r, b: of r"]
 
 
 def test_two_papers_of_one_name_are_refused(tmp_path):
