@@ -75,12 +75,13 @@ def test_what_is_not_sent_is_added_to_the_next_update(tmp_path):
         before = trees.clone(loop.server["weights"])
         kept = loop.client_state.get(0, {}).get(RESIDUAL, {}).get("weights", {})
         seen = run_helpers.collect_visits(run, lambda done: trees.clone(done.message["weights"]))
-        inner, updates = loop.uplink.compression.sent, []
-        loop.uplink.compression.sent = lambda *given, inner=inner, updates=updates: (
-            updates.append(trees.clone(given[1]["weights"])), inner(*given)
+        (stage,) = loop.uplink.stages
+        inner, updates = stage.client, []
+        stage.client = lambda reply, exchange, inner=inner, updates=updates: (
+            updates.append(trees.clone(reply.message["weights"])), inner(reply, exchange)
         )[1]  # fmt: skip
         loop.run_round(played)
-        loop.uplink.compression.sent = inner
+        stage.client = inner
         left = loop.client_state[0][RESIDUAL]["weights"]
         for path, leaf in trees.leaves(left):
             sent, trained, start = (dict(trees.leaves(tree))[path] for tree in (seen[0], updates[0], before))
