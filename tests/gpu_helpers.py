@@ -21,10 +21,8 @@ from tests.methods.test_orchestra import SMALL
 EVERYONE = ("federation.participation=1", "federation.rounds=2")
 PROTOCL = ("objective=protocl", "objective.clusters=[2,4]", "objective.queue_size=32")
 MASKED = (
-    "encoder={class: methods.networks.vit_tiny}",
-    "objective=masked_reconstruction",
-    "objective.decoder_width=12",
-    "objective.decoder_depth=1",
+    *("encoder={class: methods.networks.vit_tiny}", "objective=masked_reconstruction"),
+    *("objective.decoder_width=12", "objective.decoder_depth=1"),
 )
 MOCO = ("objective=moco", "objective.queue_size=32")
 VIEWS = (
@@ -37,20 +35,16 @@ TWO_LAYERS = "encoder={class: tests.methods.vits.small, depth: 2}"
 Case = tuple[str, ...]
 """A method and overrides."""
 
+PLAIN = ("fedavg", "calibre", "feddecorr", "fedema", "fedprox", "fedsc", "fedu", "fedu2", "fedx", "local", "scaffold")
 METHODS: dict[str, Case] = {
-    **{
-        name: (name,)
-        for name in ("fedavg", "calibre", "feddecorr", "fedema", "fedprox", "fedsc", "fedu", "fedu2", "fedx", "local")
-    },
+    **{name: (name,) for name in PLAIN},
     "ldawa": ("ldawa", "method.start=1"),
-    "scaffold": ("scaffold",),
     "ssd": ("ssd", *WIDE),
     "fedca": ("fedca", "method.base_epochs=2"),
     "fedmkd": ("fedmkd", "method.queue_size=32", "method.distil_epochs=2", "optimizer.lr=0.01"),
     "flesd": ("flesd", *SHORT),
     "orchestra": ("orchestra", *SMALL),
-    "lwfedssl": ("lwfedssl", TWO_LAYERS),
-    "progfedssl": ("progfedssl", TWO_LAYERS),
+    **{name: (name, TWO_LAYERS) for name in ("lwfedssl", "progfedssl")},
 }
 """Name -> a case of each method."""
 DISTINCT = ("fedavg", "scaffold", "fedema", "fedx", "fedu2", "ssd", "fedsc", "flesd", "orchestra")
@@ -60,16 +54,11 @@ FURTHER: dict[str, Case] = {
     **{
         f"fedavg, {words[0].partition('.')[2]}": ("fedavg", *words)
         for words in (
-            ("federation.batch_norm=local",),
-            ("federation.batch_norm=recalibrate",),
-            ("training.precision=bf16-mixed",),
-            ("training.channels_last=true",),
-            ("training.clip_norm=0.1",),
+            *(("federation.batch_norm=local",), ("federation.batch_norm=recalibrate",), ("training.drop_last=true",)),
+            *(("training.precision=bf16-mixed",), ("training.channels_last=true",), ("training.clip_norm=0.1",)),
             ("optimizer={class: torch.optim.Adam, lr: 0.001}",),
             ("optimizer={class: methods.optimizers.LARS, lr: 1.0}",),
-            ("server_optimizer.class=methods.server.Yogi",),
-            ("training.drop_last=true",),
-            VIEWS,
+            *(("server_optimizer.class=methods.server.Yogi",), VIEWS),
         )
     },
     **{

@@ -61,9 +61,7 @@ def indices(sequence: list[Batch]) -> list[int]:
     client=st.integers(0, 3), size=st.integers(2, 40), epochs=st.integers(1, 3), order=st.integers(0, 2**31),
     drop_last=st.booleans(), smallest=st.integers(1, 2),
 )  # fmt: skip
-def test_an_epoch_has_every_image_once_but_for_a_short_last_batch(
-    client: int, size: int, epochs: int, order: int, drop_last: bool, smallest: int
-) -> None:
+def test_an_epoch_has_every_image_once_but_for_a_short_last_batch(client, size, epochs, order, drop_last, smallest):
     """By default the last batch is left out where it has one image, which has no statistics and no negatives."""
     data, examples = module(drop_last=drop_last, smallest=smallest), len(PARTS[client])
     full, rest = divmod(examples, min(size, examples))
@@ -91,18 +89,15 @@ def test_images_are_the_clients_own_and_epochs_differ_in_their_order_and_in_the_
 
 
 @pytest.mark.parametrize("steps", [1, 3, 7])
-def test_steps_instead_of_epochs(steps: int) -> None:
+def test_steps_instead_of_epochs_and_no_order(steps: int) -> None:
     sequence = batches(steps=steps, epochs=99)
     assert len(sequence) == steps
     passes = steps // 3  # of 3 batches
     assert same(sequence[: 3 * passes], batches(epochs=passes))  # whole passes are those of epochs
     assert indices(sequence) == indices(batches(epochs=3)[:steps])
-
-
-def test_batches_without_an_order_have_every_image_in_the_order_of_the_data() -> None:
-    sequence = batches(2, order=None, epochs=2)
-    assert [len(batch.index) for batch in sequence] == [8, 8, 8, 8, 1] * 2
-    assert indices(sequence) == list(range(33)) * 2
+    unordered = batches(2, order=None, epochs=2)
+    assert [len(batch.index) for batch in unordered] == [8, 8, 8, 8, 1] * 2
+    assert indices(unordered) == list(range(33)) * 2
 
 
 def test_batches_depend_on_nothing_but_the_generators() -> None:
@@ -163,6 +158,9 @@ def test_batches_have_labels_on_demand_but_not_for_public_images() -> None:
         torch.testing.assert_close(batch.views[1], shown(public[batch.index]))
     with refused("public images", PartitionError):
         batches(None)
+    for few in ([], [5]):  # and every client needs two
+        with refused(f"client 1 holds {len(few)} image.*training needs two", PartitionError):
+            FederatedDataModule(SOURCE, [PARTS[0], np.array(few, dtype=int)], RECIPE)
     (batch,) = batches(
         None, order=None, names=("plain",), data=module(public=np.array([4, 2]), public_images=255 - IMAGES)
     )
@@ -224,12 +222,6 @@ def test_compiled_views_are_the_same_views(monkeypatch: pytest.MonkeyPatch) -> N
     assert sizes == [20, 20]
     assert same(epoch(data), epoch(module(batch_size=20, view_names=names)))
     assert sizes == [20, 20, *[20, 20, 20, 20, 18, 18]]
-
-
-@pytest.mark.parametrize("images", [[], [5]])
-def test_a_client_with_fewer_than_two_images_is_an_error(images: list[int]) -> None:
-    with refused(f"client 1 holds {len(images)} image.*training needs two", PartitionError):
-        FederatedDataModule(SOURCE, [PARTS[0], np.array(images, dtype=int)], RECIPE)
 
 
 # --- under Trainer

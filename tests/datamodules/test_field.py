@@ -73,9 +73,7 @@ class TestNamesOfSplits:
     @given(
         st.sampled_from(KINDS), spelled(TRAIN), spelled(TEST), spelled(VAL), st.sampled_from(("test", "val", "both"))
     )
-    def test_any_of_their_names_is_read_and_val_is_not_trained_on(
-        self, tmp_path_factory, kind, train, test, val, given_
-    ):
+    def test_any_name_is_read_and_val_is_not_trained_on(self, tmp_path_factory, kind, train, test, val, given_):
         assume(kind != "npz" or not set(" -") & set(train + test + val))  # no names of arrays
         root, others = tmp_path_factory.mktemp("names"), {"test": (test, True), "val": (val, True)}
         write(root, kind, {"train": (train, True)} | {k: each for k, each in others.items() if given_ in (k, "both")})
@@ -215,9 +213,7 @@ class TestClassesInSeveralFolders:
 
     @few
     @given(names.map(lambda names: [f"x{name}" for name in names]), names, st.booleans())  # no name of a split
-    def test_first_folders_that_are_taken_for_clients_are_named_or_are_part_of_the_classes(
-        self, tmp_path_factory, first, second, splits
-    ):
+    def test_first_folders_read_as_clients_are_named_or_part_of_classes(self, tmp_path_factory, first, second, splits):
         root = tmp_path_factory.mktemp("merged")
         make(root / "mine", *(["train test"] if splits else []), " ".join(first), " ".join(second), images=3)
         mine = load(root, unused_by="partition.name=iid")

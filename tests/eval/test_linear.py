@@ -194,9 +194,7 @@ def test_impossible_probes_are_errors(settings, message):
     ("shared_step", "rates", "embeds", "threads"),
     [(3073, (), 0, 1), (3072, (), 0, 2), (6145, (1, 2), 0, 1), (6144, (1, 2), 0, 2), (1e12, (), 1, 2)],
 )
-def test_a_small_step_is_computed_on_one_thread_and_a_large_one_on_all(
-    monkeypatch, one_thread, shared_step, rates, embeds, threads
-):
+def test_a_small_step_is_made_on_one_thread_and_a_large_one_on_all(monkeypatch, shared_step, rates, embeds, threads):
     """4 operations for each of 4 classes, 6 features, 32 rows, and rates; a probe that encodes keeps all threads."""
     used, (x, y) = set(), draw()
     monkeypatch.setattr("eval.linear.SHARED_STEP", shared_step)

@@ -9,8 +9,8 @@ from methods import trees
 from methods.calibre import LEAST
 from methods.maths import cluster_divergence, cluster_means, k_means, prototype_classification, prototype_contrast
 from tests.methods.contract import WEIGHTS, MethodContract
-from tests.methods.toys import replies
-from tests.run_helpers import build_run, difference, trained
+from tests.methods.toys import first_round
+from tests.run_helpers import difference, trained
 
 PLAIN = "method.contrast_weight=0 method.meta_weight=0"
 ALONE = "partition.clients=1 federation.participation=1"
@@ -37,10 +37,8 @@ class TestCalibre(MethodContract):
     @pytest.mark.parametrize("weighting", ["examples", "clients"])
     def test_the_mean_weighs_by_images_over_divergence_on_plain_images(self, tmp_path, weighting):
         """The divergence is that of the client's trained encoder."""
-        run = build_run(tmp_path, "calibre", f"method.weighting={weighting}", "federation.participation=1")
-        sent = replies(run, "measure")
-        run.loop.restore()
-        line = run.loop.run_round(0)
+        words = ("calibre", f"method.weighting={weighting}", "federation.participation=1")
+        run, _, sent = first_round(tmp_path, *words, phase="measure")
         counts = [visit.client.examples if weighting == "examples" else 1 for visit, _ in sent]
         shares = [count / visit.notes["divergence"] for count, (visit, _) in zip(counts, sent, strict=True)]
         mean = trees.map(torch.zeros_like, sent[0][1]["weights"])
@@ -48,7 +46,7 @@ class TestCalibre(MethodContract):
             mean = trees.add(mean, message["weights"], share / sum(shares))
         assert difference(run.loop.server["weights"], mean) < 1e-6
         assert len(set(shares)) == 4
-        assert line["notes"]["divergence"]["least"] > LEAST
+        assert min(visit.notes["divergence"] for visit, _ in sent) > LEAST
         visit, message = sent[0]
         encoder = run.evaluator.encoder(message["weights"], recalibrated=False)
         images = run.data.source.train.images[run.data.parts[visit.client.id]]

@@ -3,7 +3,6 @@ from typing import ClassVar
 import pytest
 import torch
 
-from methods import trees
 from methods.base import Outputs
 from methods.maths import correlation
 from tests.methods.contract import WEIGHTS, InterfaceContract, MethodContract
@@ -108,11 +107,6 @@ class TestFedSC(MethodContract):
         seen = collect_visits(run, lambda done: (done.visit.round, 1 - float(method.context["cross"]["weight"])))
         run.loop.fit()
         assert dict(seen) == pytest.approx({0: 1.0, 1: 0.8, 2: 0.6, 3: 0.4})
-
-    def test_matrices_are_in_full_precision_under_bf16(self, tmp_path):
-        loop = after_a_round(tmp_path, "training.precision=bf16-mixed")
-        assert matrices(loop).dtype == torch.float32
-        assert loop.ledger.lines[0, "correlate", "up", "R"] == trees.nbytes(loop.server["R"]) == 4 * 4 * 8 * 8
 
 
 class TestNoisyFedSC(InterfaceContract):

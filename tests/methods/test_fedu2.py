@@ -12,8 +12,7 @@ from methods.maths import min_norm, min_norm_descent, sliced_wasserstein
 from methods.objectives.simclr import SimCLR
 from tests.methods.contract import ENCODER, PROJECTOR, STATISTICS, WEIGHTS, InterfaceContract
 from tests.methods.objectives import batch, encoder
-from tests.methods.toys import replies
-from tests.run_helpers import build_run
+from tests.methods.toys import first_round
 
 ALONE = "partition.clients=1 federation.participation=1"
 
@@ -22,14 +21,10 @@ def flat(tree):
     return torch.cat([leaf.flatten() for _, leaf in trees.leaves(tree)])
 
 
-def first_round(folder, *words):
+def step_and_updates(folder, *words):
     """The server's change of the trained weights in a first round, and visit and update of each client, flat."""
-    run = build_run(folder, "fedu2", "federation.rounds=1", *words)
-    sent, loop = replies(run), run.loop
-    loop.restore()
-    before = trees.clone(loop.server["weights"])
-    loop.run_round(0)
-    moved = trees.select(trees.subtract(loop.server["weights"], before), loop.method.trainable())
+    run, before, sent = first_round(folder, "fedu2", *words)
+    moved = trees.select(trees.subtract(run.loop.server["weights"], before), run.loop.method.trainable())
     return flat(moved), [(visit, flat(message["delta"])) for visit, message in sent]
 
 
@@ -50,7 +45,7 @@ class TestFedU2(InterfaceContract):
         return {("fit", "down", "weights"): WEIGHTS, **up}
 
     def test_the_server_steps_along_the_unified_update(self, tmp_path):
-        step, sent = first_round(tmp_path)
+        step, sent = step_and_updates(tmp_path)
         torch.testing.assert_close(step, unified([delta for _, delta in sent]), rtol=1e-3, atol=1e-6)
         assert all(float(step @ delta) > 0 for _, delta in sent)
 
@@ -58,7 +53,7 @@ class TestFedU2(InterfaceContract):
     def test_the_codes_solver_starts_at_the_clients_weights(self, weighting, tmp_path):
         """With two clients its update is the mean of unit updates by examples, or by batches: 3 and 2 of 8 images."""
         words = ("method.solver=descent", "method.length=unit", f"method.weighting={weighting}")
-        step, sent = first_round(tmp_path, *words)
+        step, sent = step_and_updates(tmp_path, *words)
         images = [visit.client.examples for visit, _ in sent]
         sizes = images if weighting == "examples" else [-(-n // 8) for n in images]
         deltas = [delta for _, delta in sent]
@@ -68,7 +63,7 @@ class TestFedU2(InterfaceContract):
 
 
 @pytest.mark.parametrize(
-    ("variant", "draws", "per"), [("code", "batch", 5 / 6), ("mean", "batch", 1.0), ("mean", "view", 1.0)]
+    ("variant", "draws", "per"), [("code", "batch", 5 / 6), ("mean", "batch", 1), ("mean", "view", 1)]
 )
 def test_the_regulariser_is_the_sum_over_the_views(variant: str, draws: str, per: float) -> None:
     """Variant `code` multiplies the sum by B / 6, here with B = 5; each view may have points of its own."""

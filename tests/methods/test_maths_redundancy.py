@@ -79,7 +79,7 @@ LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[..., float]]] = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_value_and_gradients_are_the_papers(name: str) -> None:
+def test_value_and_gradients_are_the_papers(name: str):
     fast, slow = LOSSES[name]
     for seed, (rows, features) in enumerate(SIZES):
         a, b = doubles(2, rows, features, seed=seed).unbind()
@@ -94,7 +94,7 @@ def test_value_and_gradients_are_the_papers(name: str) -> None:
 
 
 @pytest.mark.parametrize("views", [2, 4])
-def test_swav_and_its_gradients_are_the_papers(views: int) -> None:
+def test_swav_and_its_gradients_are_the_papers(views: int):
     """With four views, two have codes, as under multi-crop."""
     for seed, (rows, features) in enumerate(SIZES[:2]):
         z, prototypes = doubles(views, rows, features, seed=seed), doubles(7, features, seed=9)
@@ -116,18 +116,14 @@ def test_swav_and_its_gradients_are_the_papers(views: int) -> None:
 # --- collapse
 
 
-@pytest.mark.parametrize(("gamma", "epsilon"), [(1.0, 1e-4), (2.0, 0.01)])
-def test_equal_embeddings_have_vicregs_variance_term_alone(gamma: float, epsilon: float) -> None:
+def test_equal_embeddings_have_vicregs_variance_term_alone():
     z = doubles(1, 6).expand(5, 6).clone().requires_grad_()
-    for variant, views in (("code", 1), ("paper", 2)):
-        settings = {"gamma": gamma, "epsilon": epsilon, "variant": variant}
-        assert vicreg(z, z, 0, 1, 0, **settings).item() == pytest.approx(views * (gamma - epsilon**0.5), rel=1e-12)
-        assert vicreg(z, z, 25, 0, 1, **settings).item() == pytest.approx(0, abs=1e-20)
-    vicreg(z, z).backward()
-    assert z.grad.isfinite().all()
+    loss = vicreg(z, z, gamma=2.0, epsilon=0.01)
+    assert loss.item() == pytest.approx(25 * (2.0 - 0.01**0.5), rel=1e-12)
+    assert torch.autograd.grad(loss, z)[0].isfinite().all()
 
 
-def test_constant_features_add_one_to_barlow_and_no_gradient() -> None:
+def test_constant_features_add_one_to_barlow_and_no_gradient():
     same = torch.full((8, 6), 0.3, dtype=torch.float64).requires_grad_()
     value = barlow_twins(same, same)
     value.backward()
@@ -138,13 +134,3 @@ def test_constant_features_add_one_to_barlow_and_no_gradient() -> None:
     assert barlow_twins(*with_constant).item() == pytest.approx(barlow_twins(a, b).item() + 1, rel=1e-12)
     single = torch.full((7, 5), 0.1)  # whose mean may differ from it by rounding, which epsilon keeps small
     assert barlow_twins(single, single).item() == pytest.approx(5, rel=1e-4)
-
-
-def test_collapsed_embeddings_are_assigned_to_all_prototypes_equally() -> None:
-    """So their loss is the log of the number of prototypes at least: collapse does not pay."""
-    scores = cosines(doubles(1, 6).expand(10, 6), doubles(7, 6, seed=1))
-    codes = sinkhorn(scores, 0.05, 3, weighted=True)
-    torch.testing.assert_close(codes, torch.full_like(codes, 1 / 7))
-    assert swav(torch.stack([scores, scores]), torch.stack([codes, codes])).item() > np.log(7)
-    level = torch.zeros_like(scores)
-    assert swav(torch.stack([level, level]), torch.stack([codes, codes])).item() == pytest.approx(np.log(7))

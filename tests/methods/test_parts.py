@@ -82,11 +82,10 @@ def test_a_queue_is_first_in_first_out_with_the_newest_rows_first():
 @pytest.mark.parametrize("momentum", [0.0, 0.75, 1.0])
 def test_a_target_follows_its_source(momentum):
     objective = Follow(convnet(widths=(4,), strides=(2,)), projector=(3, 2), momentum=momentum)
-    with torch.no_grad():
-        for parts, value in ((objective.target, 1.0), (objective.projector, 2.0)):
-            for parameter in parts.parameters():
-                parameter.fill_(value)
-        objective.projector[1].running_mean.fill_(9.0)
+    for part, value in ((objective.target, 1.0), (objective.projector, 2.0)):
+        for parameter in part.parameters():
+            torch.nn.init.constant_(parameter, value)
+    objective.projector[1].running_mean.fill_(9.0)
     objective.after_step({"bank": torch.zeros(1, 2)})
     assert all(p.eq(momentum * 1 + (1 - momentum) * 2).all() for p in objective.target.parameters())
     assert all(p.eq(2).all() for p in objective.projector.parameters())

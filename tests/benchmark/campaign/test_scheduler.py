@@ -1,6 +1,7 @@
 """Which jobs a campaign starts, on which devices, the states of jobs that have ended, and the times of a plan."""
 
 import io
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -45,12 +46,12 @@ def test_a_failure_of_this_campaign_is_not_tried_again(four):
 
 
 class TestDevices:
-    @pytest.mark.parametrize(("waiting", "free", "devices"), [(9, 4, 1), (4, 1, 1), (2, 4, 2), (1, 2, 2), (1, 1, 1)])
-    def test_one_each_while_there_are_enough_jobs_then_spare_ones_as_ranks(self, waiting, free, devices):
+    def test_one_each_while_there_are_enough_jobs_then_spare_ones_as_ranks(self):
         (job, *_) = load_jobs(["fedx-table1"], [])  # ten clients a round
-        campaign = build_scheduler([job])
-        campaign.free = campaign.free[:free]
-        assert campaign.device_count(job, State(Status.OPEN, 0), waiting) == devices
+        for waiting, free, count in ((9, 4, 1), (4, 1, 1), (2, 4, 2), (1, 2, 2), (1, 1, 1)):
+            campaign = build_scheduler([job])
+            campaign.free = campaign.free[:free]
+            assert campaign.device_count(job, State(Status.OPEN, 0), waiting) == count
 
     def test_no_more_than_the_cohort_and_one_for_scoring(self, four):
         assert build_scheduler(four).device_count(four[0], State(Status.OPEN, 0), 1) == 2  # clients a round
@@ -98,14 +99,13 @@ class TestLock:
         experiment.folder.mkdir(parents=True)
         with (experiment.folder / "lock").open("a") as file:
             assert try_lock(file)
-            with pytest.raises(BusyError), experiment.open():
-                pass
+            for folder in ("", str(tmp_path)):
+                monkeypatch.setenv(LOCKED_BY_PARENT, folder)
+                with pytest.raises(BusyError), experiment.open():
+                    pass
             monkeypatch.setenv(LOCKED_BY_PARENT, str(experiment.folder.resolve()))
             with experiment.open() as run:
                 assert run.loop.round == 0
-            monkeypatch.setenv(LOCKED_BY_PARENT, str(tmp_path))
-            with pytest.raises(BusyError), experiment.open():
-                pass
 
 
 UNTRAINED = State(Status.OPEN, 0)
@@ -180,12 +180,10 @@ class TestMachine:
         assert started["words"][-2:] == ["devices=2", f"threads={machine.threads}"]
         assert (started["env"]["CUDA_VISIBLE_DEVICES"], started["env"]["HELD"]) == ("1,3", "folder")
 
-    @pytest.mark.parametrize(
-        "environment", [{"LOCAL_RANK": "1", "WORLD_SIZE": "2"}, {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}]
-    )
-    def test_a_rank_of_a_launcher_is_refused(self, monkeypatch, environment):
-        for key, value in environment.items():
-            monkeypatch.setenv(key, value)
+    @pytest.mark.parametrize("names", [("LOCAL_RANK", "WORLD_SIZE"), ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE")])
+    def test_a_rank_of_a_launcher_is_refused(self, monkeypatch, names):
+        for name in names:
+            monkeypatch.setenv(name, "2")
         with pytest.raises(ConfigError, match="leave torchrun out, and give srun --ntasks=1"):
             find_machine("auto", "cpu")
 
@@ -196,10 +194,7 @@ class TestMachine:
         with pytest.raises(ConfigError, match="a number of the 2 GPUs that are here"):
             find_machine(3, "cuda")
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-        for visible in ("NoDevFiles", None):
-            if visible is None:
-                monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-            else:
-                monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        for change in (partial(monkeypatch.setenv, value="NoDevFiles"), monkeypatch.delenv):
+            change("CUDA_VISIBLE_DEVICES")
             with pytest.raises(ConfigError, match="there is no GPU here"):
                 find_machine("auto", "cuda")

@@ -56,15 +56,6 @@ class TestEvaluate:
         assert "without spectrum/v1: no spectrum" in refused("evaluate", str(folder), "protocols=spectrum/v1")
         assert store.read(folder / "result.json")["scores"] == record["scores"]
 
-    def test_drift_is_measured_twice_alike(self, call, tmp_path):
-        folder = tmp_path / "runs" / "tiny" / "fedu" / "seed0"
-        assert call("run", TINY, "fedu", "federation.participation=1", "row=fedu", "scenario=tiny")[0] == 0
-        scores = []
-        for _ in range(2):
-            assert call("evaluate", str(folder), "protocols=drift/v1")[0] == 0
-            scores.append(store.read(folder / "result.json")["scores"]["drift/v1"])
-        assert scores[0] == scores[1]
-
     def test_an_unknown_protocol_or_key_leaves_the_record_alone(self, folder, refused):
         before = (folder / "result.json").read_bytes()
         assert "unknown protocol 'knn/v7'" in refused("evaluate", str(folder), "protocols=knn/v7")
@@ -175,11 +166,6 @@ class TestTune:
         with Image.open(picture) as image:
             assert min(image.size) > 100
 
-    def test_without_an_output_it_is_beside_the_runs(self):
-        grid = parse_grid(TINY, "fedavg", ["optimizer.lr=0.01,1"])
-        assert str(grid.output) == "runs-tune"
-        assert {config.output for config in grid.configs} == {"runs-tune"}
-
     @pytest.mark.parametrize(
         ("override", "values"),
         [
@@ -199,7 +185,9 @@ class TestTune:
 
     def test_one_list_is_one_value(self):
         overrides = ["heads.projector=[8,4]", "optimizer.lr=0.01,0.1", "data.options={examples: 100, classes: 3}"]
-        assert len(parse_grid(TINY, "fedavg", overrides).points) == 2
+        grid = parse_grid(TINY, "fedavg", overrides)
+        assert len(grid.points) == 2
+        assert {str(grid.output), *(config.output for config in grid.configs)} == {"runs-tune"}  # beside the runs
 
     def test_a_grid_over_what_makes_another_scenario(self, call, tmp_path):
         assert call("tune", TINY, "fedavg", "training.epochs=1,2", "federation.rounds=1")[0] == 0

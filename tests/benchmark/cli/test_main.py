@@ -19,18 +19,13 @@ from tests.run_helpers import TINY, same
 ROOT = Path(__file__).parents[3]
 
 
-class TestWords:
-    def test_one_row_under_several_seeds(self, call, tmp_path):
-        code, out, _ = call("run", TINY, "fedavg", "federation.rounds=1", "scenario=short", "seeds=0,1,1")
-        assert code == 0
-        rows = tmp_path / "runs" / "short" / "fedavg"
-        assert sorted(folder.name for folder in rows.iterdir()) == ["seed0", "seed1"]
-        assert "fedavg" in out.splitlines()[-2]  # the board
-
-    def test_the_version(self, call):
-        code, out, _ = call("--version")
-        assert code == 0
-        assert re.fullmatch(r"fulcrum [\d.]+(, commit [0-9a-f]{40}[+]?)?\n", out)
+def test_one_row_under_several_seeds_and_the_version(call, tmp_path):
+    code, out, _ = call("run", TINY, "fedavg", "federation.rounds=1", "scenario=short", "seeds=0,1,1")
+    assert (code, "fedavg" in out.splitlines()[-2]) == (0, True)  # the board
+    assert sorted(file.name for file in (tmp_path / "runs" / "short" / "fedavg").iterdir()) == ["seed0", "seed1"]
+    code, out, _ = call("--version")
+    assert code == 0
+    assert re.fullmatch(r"fulcrum [\d.]+(, commit [0-9a-f]{40}[+]?)?\n", out)
 
 
 VISION = "{class: methods.networks.torchvision"
@@ -45,7 +40,6 @@ RUNS = [
     ("fedavg seeds=0,1 seed=2", "give seeds=2 instead of seed=2"),
     ("fedavg partition.clients=1000", "1000 clients for 79 examples: give 1 to 79"),
     ("fedavg partition.alpha=0", "alpha=0"),
-    ("fedavg partition.alpha=-0.5", "alpha=-0.5"),
     ("fedavg optimizer.lr=-1", "optimizer"),
     ("local federation.rounds=0", "set federation.rounds to at least 1"),
     ("fedavg federation.clients=3", "(did you mean partition.clients?)"),
@@ -58,7 +52,6 @@ RUNS = [
     ("fedavg --rounds 2", "overrides have no dashes: federation.rounds=2"),
     ("fedavg --lr", "overrides have no dashes: optimizer.lr=VALUE"),
     ("fedavg --gpus 2", "overrides have no dashes: devices=2)"),
-    ("fedavg --dataset x", "overrides have no dashes: data.name=x)"),
     ("fedavg --learning-rate 1", "overrides have no dashes: optimizer.lr=1)"),
     ("fedavg schedule.milestones=0.5", "e.g. schedule.milestones=[a,b]"),
     ("fedavg encoder=resnet18", "as in encoder.class=methods.networks.resnet18"),
@@ -66,7 +59,6 @@ RUNS = [
     ("fedavg schedule=3", "as in schedule.KEY=VALUE"),
     ("fedavg learning_rate=1", "(did you mean optimizer.lr?)"),
     ("fedavg optimizer.learning_rate=1", "(did you mean 'lr'?)"),
-    ("fedavg gpus=2", "(did you mean 'devices'?)"),
     ("fedavg objective=byol heads.predictor=0", "widths [8, 0, 8]"),
     ("fedavg heads.projector=[-1,8]", "widths [8, -1, 8]"),
     ("fedavg heads.projector=128", "heads.projector=128: methods.objectives"),
@@ -85,7 +77,6 @@ RUNS = [
     ("fedavg method.addons=[prox]", "give an import path"),
     ("scaffold optimizer.momentum=1", "optimizer.momentum=1: SCAFFOLD needs it below 1"),
     ("fedx objective=supervised", "which Supervised has not"),
-    ("fedprox-fedx objective=supervised", "which Supervised has not"),
     ("fedx objective=dino objective.local_views=2", "two views, which DINO has not: set objective.local_views=0"),
     ("lwfedssl objective=dino objective.local_views=2", "not: set method.alignment=0, or set objective.local_views=0"),
     ("lwfedssl method.stays=[projector]", "the server would calibrate with one that nobody"),
@@ -93,14 +84,12 @@ RUNS = [
     ("fedx method.local_relation=-1", "method.local_relation=-1: give a number of at least 0"),
     ("fedavg method.weighting=sizes", "method.weighting='sizes': choose examples"),
     ("local server_optimizer.class=methods.server.Adam", "would change nothing"),
-    ("untrained server_optimizer.class=methods.server.Adam", "would change nothing"),
     ("fedavg server_optimizer.lr=1", "methods.server.Adam or methods.server.Yogi"),
     ("local federation.batch_norm=recalibrate", "needs a method with one global encoder"),
     ("fedavg encoder.norm=group heads.head_norm=false federation.batch_norm=recalibrate", "no network here has BatchN"),
     ("fedavg objective=swav objective.keep_queue=false", "there is no queue: set objective.queue_size"),
     (f"local {ALIGNED}", "the received encoder, and Local sends none"),
     (f"fedavg {ALIGNED} method.stays=[encoder]", "has to send the encoder"),
-    ("fedavg encoder.norm=layer", "choose batch or group"),
     ("fedavg evaluation.protocols=[knn/v9]", "unknown protocol 'knn/v9'"),
     ("fedavg evaluation.protocols=[transfer-nosuch/v1]", "nosuch"),
     ("flesd evaluation.protocols=[drift/v1]", "has no global model of whole networks"),
@@ -114,7 +103,6 @@ RUNS = [
     ("fedavg schedule.name=step schedule.gamma=-1", "schedule.gamma=-1.0: give a number"),
     ("fedavg schedule.gamma=0.5", "schedule.gamma: it belongs to schedule.name=step, not cosine"),
     ("fedavg objective.temperature=.inf", "temperature=inf: give a finite number"),
-    ("fedavg minutes=.nan", "minutes=nan"),
     ("fedavg minutes=.inf", "minutes=inf"),
     ("fedavg heads.predictor=-3", "simclr has no predictor, so it would change nothing"),
     ("fedavg devices=100000", "devices=100000 is too many for this machine"),
@@ -122,7 +110,6 @@ RUNS = [
     ("fedavg seed=${nope}", "'nope' not found"),
     ("fedavg views.size=100000", "out of memory (760000000000 bytes were asked for)"),
     ("fedavg optimizer.class=torch.optim.LBFGS", "LBFGS can make no step here"),
-    ("fedavg optimizer.class=torch.optim.SparseAdam", "SparseAdam can make no step here"),
     ("fedavg method.addons=5", "method.addons=5: give a list"),
     ("fedavg partition.seed=-1", "partition.seed=-1: give a number of at least 0"),
     ("fedavg data.options=[1]", "data.options=[1]: "),
@@ -147,7 +134,6 @@ COMMANDS = [
     ("tune TINY fedavg optimizer.lr=0.1", "tune needs a grid"),
     ("tune TINY fedavg compare=3", "compare=3: give true or false"),
     ("tune TINY fedavg threads=1,2", "threads=1 and threads=2 are one run"),
-    ("tune TINY fedavg data.root=a,b", "data.root=a and data.root=b are one run"),
     ("tune TINY fedavg optimizer.lr=0.1,", "a value is missing"),
     ("run suite=1", "unknown suite '1'"),
     ("run suite=digits methods=\"[' ']\"", "an empty line names nothing"),
@@ -171,10 +157,11 @@ class TestMistakes:
         assert call("run", TINY, "fedavg", "row=1", "scenario=2", "federation.rounds=1")[0] == 0
         assert (tmp_path / "runs" / "2" / "1" / "seed0" / "result.json").exists()
 
-    @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "SLURM_NTASKS"])
-    def test_a_launchers_variable_that_is_no_number(self, refused, monkeypatch, name):
-        monkeypatch.setenv(name, "x")
-        assert f"the environment variable {name}='x' is no whole number" in refused("run", TINY, "fedavg")
+    def test_a_launchers_variable_that_is_no_number(self, refused, monkeypatch):
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "SLURM_NTASKS"):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, "x")
+                assert f"the environment variable {name}='x' is no whole number" in refused("run", TINY, "fedavg")
 
     @pytest.mark.parametrize(
         ("text", "line"),
@@ -280,54 +267,37 @@ class TestInterruption:
         assert all(records[0][key] == records[1][key] for key in ("scores", "bytes"))
 
 
-class TestTime:
-    """`minutes` ends a command before a round that would end too late."""
+def test_a_command_ends_before_a_round_that_would_end_too_late_and_the_same_goes_on(call, tmp_path, monkeypatch):
+    words = ("run", TINY, "scaffold", "evaluation.every=1")
+    assert call(*words, where="whole")[0] == 0
+    folder, whole = (tmp_path / where / "tiny" / "scaffold" / "seed0" for where in ("runs", "whole"))
+    code, _, err = call(*words, "minutes=0")
+    assert (code, "0 of 3 rounds" in err) == (EX_TEMPFAIL, True)
+    check = FederatedLoop.check_deadline
 
-    @staticmethod
-    def end_after(patch, rounds):
-        """Lets the deadline pass after so many rounds."""
-        check = FederatedLoop.check_deadline
+    def check_deadline(loop, deadline, seconds):
+        check(loop, 0.0 if loop.round == 2 else deadline, seconds)
 
-        def check_deadline(loop, deadline, seconds):
-            check(loop, 0.0 if loop.round == rounds else deadline, seconds)
-
+    with monkeypatch.context() as patch:
         patch.setattr(FederatedLoop, "check_deadline", check_deadline)
-
-    def test_the_same_command_goes_on(self, call, tmp_path, monkeypatch):
-        words = ("run", TINY, "scaffold", "evaluation.every=1")
-        assert call(*words, where="whole")[0] == 0
-        folder, whole = (tmp_path / where / "tiny" / "scaffold" / "seed0" for where in ("runs", "whole"))
-        with monkeypatch.context() as patch:
-            self.end_after(patch, 2)
-            code, _, err = call(*words, "minutes=10")
-        assert code == EX_TEMPFAIL
-        line = (
-            "time is up: tiny scaffold seed 0: 2 of 3 rounds are done, the next would not end in time; every finished"
-        )
-        assert err.startswith(line)
-        early = store.read(folder / "partial.json")
-        assert (early["rounds"], early["scores"]) == ({"done": 2, "planned": 3}, {})
-        assert [point["round"] for point in early["curve"]] == [1, 2]
-        assert call(*words, "minutes=10")[0] == 0
-        assert not (folder / "partial.json").exists()
-        records = [store.read(run_folder / "result.json") for run_folder in (folder, whole)]
-        assert all(records[0][key] == records[1][key] for key in ("scores", "bytes"))
-
-    def test_no_round_begins_that_would_end_too_late(self, call):
-        code, _, err = call("run", TINY, "fedavg", "minutes=0")
-        assert (code, "0 of 3 rounds" in err) == (EX_TEMPFAIL, True)
-
-    def test_what_is_not_yet_over_can_be_taken_onto_a_board(self, call, tmp_path, monkeypatch):
-        self.end_after(monkeypatch, 2)
-        assert call("run", TINY, "fedavg", "minutes=10")[0] == EX_TEMPFAIL
-        code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={tmp_path / 'boards'}")
-        assert (code, "1 run in" in out, "1 of them not over" in out) == (0, True, True)
-        assert "Left out: fedavg, seed 0, 2 of 3 rounds." in (tmp_path / "boards" / "README.md").read_text()
+        code, _, err = call(*words, "minutes=10")
+    assert code == EX_TEMPFAIL
+    line = "time is up: tiny scaffold seed 0: 2 of 3 rounds are done, the next would not end in time; every finished"
+    assert err.startswith(line)
+    early = store.read(folder / "partial.json")
+    assert (early["rounds"], early["scores"]) == ({"done": 2, "planned": 3}, {})
+    assert [point["round"] for point in early["curve"]] == [1, 2]
+    code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={tmp_path / 'boards'}")
+    assert (code, "1 run in" in out, "1 of them not over" in out) == (0, True, True)
+    assert "Left out: scaffold, seed 0, 2 of 3 rounds." in (tmp_path / "boards" / "README.md").read_text()
+    assert call(*words, "minutes=10")[0] == 0
+    assert not (folder / "partial.json").exists()
+    records = [store.read(run_folder / "result.json") for run_folder in (folder, whole)]
+    assert all(records[0][key] == records[1][key] for key in ("scores", "bytes"))
 
 
-class TestOurMistakes:
-    @pytest.mark.parametrize("error", [RuntimeError("boom"), ValueError("boom"), KeyError("boom")])
-    def test_exit_code_1_with_a_traceback(self, call, monkeypatch, error):
-        monkeypatch.setattr(FederatedLoop, "run_round", Mock(side_effect=error))
-        code, _, err = call("run", TINY, "fedavg")
-        assert (code, "Traceback" in err, "boom" in err) == (1, True, True)
+@pytest.mark.parametrize("error", [RuntimeError("boom"), ValueError("boom"), KeyError("boom")])
+def test_our_mistake_is_exit_code_1_with_a_traceback(call, monkeypatch, error):
+    monkeypatch.setattr(FederatedLoop, "run_round", Mock(side_effect=error))
+    code, _, err = call("run", TINY, "fedavg")
+    assert (code, "Traceback" in err, "boom" in err) == (1, True, True)

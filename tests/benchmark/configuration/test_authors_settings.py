@@ -85,7 +85,3 @@ def unsourced(text: str) -> list[str]:
 def test_every_setting_of_a_paper_names_its_source(name):
     text = (CONFIGS / "scenario" / f"{name}.yaml").read_text()
     assert unsourced(text) == []
-
-
-def test_a_setting_without_a_source_is_found():
-    assert unsourced("a:  # section 1\n  b: 1\nc:\n  d: 2\n  e: 3  # code\n  f:\n    g: 4\n") == ["d: 2", "g: 4"]

@@ -39,14 +39,11 @@ def test_parts_of_it(tmp_path):
     assert [config.row for config in every] == ["fedavg", "ssd", "fedavg-byol", *others]
 
 
-def test_a_row_by_its_name():
+def test_all_of_digits_is_every_method_and_every_row_of_fedx():
     wanted = "fedx-local,scaffold-fedx,fedx-no-global-contrast"
-    chosen = suite("fedx", {"methods": wanted, "seeds": [0]}, [])
+    chosen = suite("fedx", {"methods": wanted, "seeds": [0]}, [])  # rows by their names
     assert [config.row for config in chosen] == wanted.split(",")
     assert (chosen[0].method.global_contrast, chosen[2].method.global_contrast) == (0, 0)
-
-
-def test_all_of_digits_is_every_method_and_every_row_of_fedx():
     rows = {config.row for config in suite("digits", {"methods": "all", "seeds": [0]}, [])}
     assert set(available("method")) <= rows
     fedx = {config.row for config in suite("fedx", {"seeds": [0]}, [])}
@@ -101,10 +98,7 @@ def test_a_changed_row_does_not_have_the_name_of_the_shipped_one():
     assert by_name("cifar10-micro", "ssd-pd", "partition.alpha=1").scenario == "cifar10-micro+partition.alpha=1"
     changed, *_ = suite("ssd", {"methods": "ssd-pd", "seeds": 0}, ["method.alpha=7"])
     assert changed.row == "ssd-pd+alpha=7"
-
-
-def test_tune_takes_the_name_of_a_row():
-    grid = parse_grid("cifar10-micro", "ssd-pd", ["optimizer.lr=0.01,0.02"])
+    grid = parse_grid("cifar10-micro", "ssd-pd", ["optimizer.lr=0.01,0.02"])  # of `tune`
     assert (grid.base.row, grid.base.method["dsr_weight"]) == ("ssd-pd", 0)
     assert [config.row for config in grid.configs] == ["ssd-pd+optimizer.lr=0.01", "ssd-pd+optimizer.lr=0.02"]
 

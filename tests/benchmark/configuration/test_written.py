@@ -103,12 +103,10 @@ class TestText:
         ((kind, section),) = OmegaConf.to_container(config.federation.encoders).items()
         assert (kind, str(section["name"]), section["clients"]) == ("on", text, [1])
 
-    def test_an_object_is_built_with_text_where_its_class_takes_text(self):
+    def test_an_object_is_built_with_text_where_its_class_takes_text_without_quotes(self):
         section = {"class": f"{__name__}.Labelled", "label": 5, "labels": [1, True, "a"], "width": 3}
         built = construct(section, "encoder")
         assert (built.label, built.labels, built.width) == ("5", ["1", "true", "a"], 3)
-
-    def test_quotes_do_not_belong_to_it(self):
         parsed = parse(["data.name='on'", 'data.root="a: b"', "data.probe='null'"])
         assert parsed == {"data": {"name": "on", "root": "a: b", "probe": "null"}}
 

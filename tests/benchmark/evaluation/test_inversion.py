@@ -80,11 +80,15 @@ def test_what_shows_no_gradient_is_refused_before_the_run(case, reason, tmp_path
         run_helpers.build_run(tmp_path, *shlex.split(case), "evaluation.protocols=[inversion/v1]")
 
 
-def test_a_run_without_rounds_has_no_step(tmp_path):
-    run = run_helpers.build_run(tmp_path, "fedavg", "federation.rounds=0")
+def test_a_run_without_rounds_or_whose_last_drew_nobody_has_no_step(tmp_path):
+    run = run_helpers.build_run(tmp_path, "fedavg", EVERYONE)
     run.loop.restore()
     with pytest.raises(ConfigError, match="no round is done"):
         observe_step(run.loop, run.data, images=3)
+    run.loop.fit()
+    run.loop.attendance = replace(run.loop.attendance, participation=1e-9, poisson=True)
+    with pytest.raises(EvalError, match="no client of the last round's cohort trains"):  # for the protocol alone
+        observe_step(run.loop, run.data, images=3)()
 
 
 def test_it_is_the_client_of_the_lowest_id_whatever_ran_before(tmp_path):
@@ -96,10 +100,3 @@ def test_it_is_the_client_of_the_lowest_id_whatever_ran_before(tmp_path):
     first, again = (observe_step(each.loop, each.data, images=3)() for each in (run, resumed))
     assert torch.equal(first.views, again.views)
     assert torch.equal(flat(first.observed), flat(again.observed))
-
-
-def test_a_round_that_drew_nobody_fails_for_the_protocol_alone(tmp_path):
-    run = run_helpers.train_run(tmp_path, "fedavg", EVERYONE)
-    run.loop.attendance = replace(run.loop.attendance, participation=1e-9, poisson=True)
-    with pytest.raises(EvalError, match="no client of the last round's cohort trains"):
-        observe_step(run.loop, run.data, images=3)()

@@ -22,21 +22,18 @@ for name in METHODS:
 WORDS = ("federation.rounds=2", "federation.participation=1", "training.steps=1")
 
 
-def with_labels(run, split, labels):
-    """Replaces the labels of a split of a run; images and parts stay the same."""
+def shuffle(run, split):
+    """Makes the labels of a split of a run noise; images and parts stay the same."""
     source = run.data.source
-    run.data.source = replace(source, **{split: replace(getattr(source, split), labels=labels)})
-
-
-def shuffled(labels, seed=0):
-    return np.random.default_rng(seed).permutation(labels)
+    noise = np.random.default_rng(0).permutation(getattr(source, split).labels)
+    run.data.source = replace(source, **{split: replace(getattr(source, split), labels=noise)})
 
 
 def run_twice(tmp_path, method, *words, splits=("train", "test")):
     """Two runs, of which the second has noise for labels once the images are divided."""
     true, noise = (run_helpers.build_run(tmp_path / name, method, *WORDS, *words) for name in ("true", "noise"))
     for split in splits:
-        with_labels(noise, split, shuffled(getattr(noise.data.source, split).labels))
+        shuffle(noise, split)
     return true, noise
 
 
@@ -67,7 +64,7 @@ def test_no_choice_reads_a_test_label(tmp_path):
         return run.evaluator.scores(encoder, protocols)
 
     before = scores()
-    with_labels(run, "test", shuffled(run.data.source.test.labels))
+    shuffle(run, "test")
     after = scores()
     for protocol, metric in (("linear-lbfgs/v1", "strength"), ("linear-sweep/v1", "rate"), ("clusters/v1", "mixing")):
         assert before[protocol][metric] == after[protocol][metric]

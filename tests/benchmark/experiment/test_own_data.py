@@ -93,12 +93,6 @@ def reopened(run):
     return Experiment(load_folder(run.folder), Display(Console(file=io.StringIO())), path=run.folder)
 
 
-def images_of(run):
-    """How many images a run has to train on and to test on."""
-    source = run.build().data.source
-    return len(source.train.labels), len(source.test.labels)
-
-
 class TestFile:
     def test_clients_have_their_names_in_record_and_figure(self, experiment):
         run = experiment("labelled", "evaluation.protocols=[linear/v1]")
@@ -319,7 +313,8 @@ class TestWithoutLabels:
         cases = {"probed": (60, 0), "plain": (48, 12), "plain data.probe=labelled": (60, 0)}
         cases |= {"probed data.hold_out=true": (48, 12), "probed data.limit=30": (30, 0)}
         for words, sizes in cases.items():
-            assert images_of(experiment(*words.split(), *UNLABELLED, partition="folders")) == sizes, words
+            source = experiment(*words.split(), *UNLABELLED, partition="folders").build().data.source
+            assert (len(source.train.labels), len(source.test.labels)) == sizes, words
 
     def test_a_run_from_before_the_key_goes_on_with_the_images_it_had(self, experiment):
         """Its folder lacks the key: a fifth was held out."""
@@ -406,32 +401,25 @@ class TestClasses:
             experiment("labelled", *words.split(), partition="null").execute()
 
 
-class TestLevels:
-    """`data.levels`: the white of images of 16 bits."""
+def test_levels_are_the_white_of_images_of_16_bits(experiment, tmp_path):
+    """They are part of what a run is only where they are given; another data set has them where it has 16 bits."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "dark").mkdir()
+    for index in range(12):  # images of 12 bits in 16
+        Image.fromarray(rng.integers(0, 4096, (8, 8), dtype=np.uint16)).save(tmp_path / "dark" / f"{index:02}.png")
 
-    @pytest.fixture
-    def dark(self, tmp_path, experiment):
-        """Makes an experiment on images of 12 bits in 16."""
-        rng = np.random.default_rng(0)
-        (tmp_path / "dark").mkdir()
-        for index in range(12):
-            Image.fromarray(rng.integers(0, 4096, (8, 8), dtype=np.uint16)).save(tmp_path / "dark" / f"{index:02}.png")
-        words = (f"data.root={tmp_path}", *UNLABELLED, "partition.clients=2")
-        return lambda *more: experiment("dark", *words, *more, partition="iid")
+    def dark(*words):
+        common = (f"data.root={tmp_path}", *UNLABELLED, "partition.clients=2")
+        return experiment("dark", *common, *words, partition="iid").config
 
-    def test_they_are_part_of_what_a_run_is_only_where_they_are_given(self, dark):
-        plain, given = dark().config, dark("data.levels=4095").config
-        assert identity(plain) != identity(given)
-        assert "data.levels" not in settings(plain)
-        assert data.source(plain).train.images.max() <= 16
-        assert data.source(given).train.images.max() > 250
-
-    def test_without_images_of_16_bits_they_are_refused(self, experiment):
-        for levels in ("4095", "max"):
-            with pytest.raises(ConfigError, match=f"data.levels={levels}: no image of plain has 16 bits: leave it out"):
-                data.source(experiment("plain", f"data.levels={levels}", partition="folders").config)
-
-    def test_another_data_set_has_the_white_of_the_run_where_it_has_16_bits(self, dark):
-        for probe in ("digits", "dark"):
-            source = data.source(dark("data.levels=max", f"data.probe={probe}").config)
-            assert source.probe.levels == (source.levels if probe == "dark" else None)
+    plain, given = dark(), dark("data.levels=4095")
+    assert identity(plain) != identity(given)
+    assert "data.levels" not in settings(plain)
+    assert data.source(plain).train.images.max() <= 16
+    assert data.source(given).train.images.max() > 250
+    for probe in ("digits", "dark"):
+        source = data.source(dark("data.levels=max", f"data.probe={probe}"))
+        assert source.probe.levels == (source.levels if probe == "dark" else None)
+    for levels in ("4095", "max"):
+        with pytest.raises(ConfigError, match=f"data.levels={levels}: no image of plain has 16 bits: leave it out"):
+            data.source(experiment("plain", f"data.levels={levels}", partition="folders").config)

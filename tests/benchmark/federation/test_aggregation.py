@@ -22,15 +22,14 @@ def fabric():
 
 
 def visit(client, examples, batches=1):
-    phase = Phase("fit")
-    return Visit(0, 1, phase, Client(client, examples), {}, {}, torch.Generator(), counted=batches)
+    return Visit(0, 1, Phase("fit"), Client(client, examples), {}, {}, torch.Generator(), counted=batches)
 
 
 def reduced(fabric, how, replies, server=None):
     """The combined value of `replies`: (client, examples, batches, Tree of the entry "x")."""
     totals = Aggregation({"x": how})
-    for client, examples, batches, tree in replies:
-        totals.add(visit(client, examples, batches), {"x": tree}, server or {})
+    for *given, tree in replies:
+        totals.add(visit(*given), {"x": tree}, server or {})
     return totals.merged(fabric, [totals.staged(fabric)])["x"]
 
 
@@ -158,8 +157,7 @@ def test_the_order_of_clients_shows_in_no_bit(fabric, how):
 )
 def test_batches_add_up_or_are_lined_up_and_the_last_rows_kept(how, values, gathered):
     observed = {}
-    for value in values:
-        live = torch.tensor(value)
+    for live in map(torch.tensor, values):
         observed = gather_batches(observed, {"x": {"w": live}}, {"x": how})
         live.zero_()
     assert observed["x"]["w"].tolist() == gathered

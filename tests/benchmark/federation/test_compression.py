@@ -65,31 +65,27 @@ def test_what_the_server_receives_is_the_update_up_to_its_step(tmp_path, name, b
         assert 0 < (got - leaf).abs().max() <= step * 1.01 + 1e-7
 
 
-def test_what_is_not_sent_is_added_to_the_next_update(tmp_path):
+def test_what_is_not_sent_is_added_to_the_next_update(tmp_path, monkeypatch):
     """A client alone: the sum of what the server received and of what is left is the sum of its updates."""
     words = ("partition.clients=1", "federation.participation=1", "compression.name=top-k", "compression.share=0.1")
     run = run_helpers.build_run(tmp_path, "fedavg", *words)
     loop, most = run.loop, round(0.1 * (ENCODER + PROJECTOR))
     loop.restore()
+    (stage,) = loop.uplink.stages
+    inner, updates = stage.client, []
+    look = lambda reply, *given: (updates.append(trees.clone(reply.message["weights"])), inner(reply, *given))[1]  # noqa: E731
+    monkeypatch.setattr(stage, "client", look)
+    seen = run_helpers.collect_visits(run, lambda done: trees.clone(done.message["weights"]))
     for played in range(2):
         before = trees.clone(loop.server["weights"])
         kept = loop.client_state.get(0, {}).get(RESIDUAL, {}).get("weights", {})
-        seen = run_helpers.collect_visits(run, lambda done: trees.clone(done.message["weights"]))
-        (stage,) = loop.uplink.stages
-        inner, updates = stage.client, []
-        stage.client = lambda reply, exchange, inner=inner, updates=updates: (
-            updates.append(trees.clone(reply.message["weights"])), inner(reply, exchange)
-        )[1]  # fmt: skip
         loop.run_round(played)
-        stage.client = inner
-        left = loop.client_state[0][RESIDUAL]["weights"]
-        for path, leaf in trees.leaves(left):
-            sent, trained, start = (dict(trees.leaves(tree))[path] for tree in (seen[0], updates[0], before))
-            carried = dict(trees.leaves(kept)).get(path, torch.zeros_like(leaf))
-            torch.testing.assert_close((sent - start) + leaf, (trained - start) + carried, atol=1e-6, rtol=1e-5)
-        share = sum(int((dict(trees.leaves(seen[0]))[path] != dict(trees.leaves(before))[path]).sum())
-                    for path, _ in trees.leaves(left))  # fmt: skip
-        assert share <= most
+        sent, trained, start, kept = (dict(trees.leaves(t)) for t in (seen[-1], updates[-1], before, kept))
+        left = dict(trees.leaves(loop.client_state[0][RESIDUAL]["weights"]))
+        for path, leaf in left.items():
+            whole = (trained[path] - start[path]) + kept.get(path, torch.zeros_like(leaf))
+            torch.testing.assert_close((sent[path] - start[path]) + leaf, whole, atol=1e-6, rtol=1e-5)
+        assert sum(int((sent[path] != start[path]).sum()) for path in left) <= most
 
 
 def test_a_clipped_update_stays_within_the_clip(tmp_path):

@@ -42,7 +42,8 @@ def test_lines_are_over_the_seeds_that_all_rows_have_and_leave_out_what_has_no_r
     assert [studies.label(x) for x in ends] == ["8", "∞"]
 
 
-def test_the_papers_numbers_are_next_to_ours():
+def test_the_papers_numbers_are_next_to_ours_and_epsilon_has_a_column_where_a_line_has_spent_any():
+    """The column shows the largest epsilon of any client and seed."""
     head, _, *lines = studies.table(STUDY, curves(STUDY, RECORDS), {}).splitlines()
     assert head == "| rounds T | A, ours | B, ours | A, paper |"
     assert lines[:3] == [
@@ -52,18 +53,12 @@ def test_the_papers_numbers_are_next_to_ours():
     ]
     assert "2 seeds" in lines[4]
     assert studies.table(STUDY, {}, {}) == "No row of it has been recorded yet.\n"
-
-
-def test_epsilon_has_a_column_where_a_line_has_spent_any():
-    """The column shows the largest epsilon of any client and seed."""
     study = {**STUDY, "ours": {**STUDY["ours"], "epsilon": "A"}}
     noisy = [{**entry, "epsilon": 1.0 + entry["seed"]} if entry["scenario"] == "t2" else entry for entry in RECORDS]
-    assert epsilons(STUDY, noisy) == {}
-    assert epsilons(study, noisy) == {2: 2.0}
-    head, _, *lines = studies.table(study, curves(study, noisy), epsilons(study, noisy)).splitlines()
+    assert (epsilons(STUDY, noisy), epsilons(study, noisy)) == ({}, {2: 2.0})
+    head, _, *more = studies.table(study, curves(study, noisy), epsilons(study, noisy)).splitlines()
     assert head.endswith("| A, paper | epsilon |")
-    assert lines[0].endswith("| 10.9 | – |")
-    assert lines[1] == "| 2 | 53.5 ± 0.7 | 41.0 ± 1.4 | – | 2 |"
+    assert more[:2] == [f"{lines[0]} – |", f"{lines[1]} 2 |"]
 
 
 def test_words_on_the_axis_keep_their_order_and_are_not_joined(tmp_path, monkeypatch):
@@ -117,8 +112,7 @@ def planned():
     return found
 
 
-@pytest.mark.parametrize("study", studies.STUDIES, ids=lambda study: study["page"])
-def test_a_shipped_study_names_rows_of_the_suites(study, planned):
-    rows = {where for curve in study["ours"]["lines"].values() for where in curve.values()}
-    assert rows <= planned
-    assert (Path(__file__).parents[3] / "docs" / "studies" / f"{study['page']}.md").exists()
+def test_a_shipped_study_names_rows_of_the_suites(planned):
+    for study in studies.STUDIES:
+        assert {where for curve in study["ours"]["lines"].values() for where in curve.values()} <= planned
+        assert (Path(__file__).parents[3] / "docs" / "studies" / f"{study['page']}.md").exists()
