@@ -23,10 +23,9 @@ from rich.console import Console
 from torch import nn
 
 from benchmark.configuration import compose as composition
-from benchmark.configuration import naming
+from benchmark.configuration import identity
 from benchmark.configuration.instantiate import import_path
-from benchmark.configuration.rows import row_line
-from benchmark.configuration.suites import listed
+from benchmark.configuration.suites import listed, row_line
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError
 from benchmark.experiment.experiment import Experiment
@@ -86,7 +85,7 @@ def folder_of(config: DictConfig) -> Path:
 
     Raises ConfigError: the output is not the path of a folder.
     """
-    return naming.folder(config)
+    return identity.folder(config)
 
 
 def run(config: DictConfig, *, progress: bool = True) -> Record:
@@ -129,7 +128,7 @@ def encoder_of(folder: str | Path, *, name: str | None = None, trust: bool = Fal
     Raises ConfigError: no finished run, or no encoder of this name.
     """
     with _display(False) as display, opened(folder, display, trust=trust) as finished:
-        return finished.exported_encoder(name)[1]
+        return finished.scoring.exported_encoder(name)[1]
 
 
 def features_of(folder: str | Path, *, name: str | None = None, trust: bool = False) -> Features:
@@ -144,7 +143,7 @@ def features_of(folder: str | Path, *, name: str | None = None, trust: bool = Fa
     """
     with _display(False) as display, opened(folder, display, trust=trust) as finished:
         evaluator = finished.evaluator
-        encoder = finished.exported_encoder(name)[1].to(evaluator.device)
+        encoder = finished.scoring.exported_encoder(name)[1].to(evaluator.device)
         features = evaluator.features(encoder, evaluator.images)
         on_cpu = {key: getattr(features, key).cpu() for key in ("train_x", "train_y", "test_x", "test_y")}
         return Features(**on_cpu, num_classes=features.num_classes)

@@ -1,22 +1,18 @@
-"""`Protocol`, and the functions that compute one: of a subject, a generator and the protocol's settings."""
+"""`Protocol`, and functions that compute one of more than features."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from eval.clients import by_client
-from eval.clustering import clusters
 from eval.drift import drift
-from eval.features import class_subset
-from eval.finetune import semi
-from eval.geometry import geometry, label_free_score, singular_values, spectrum
+from eval.geometry import label_free_score, singular_values, spectrum
 from eval.inputs import Subject
 from eval.inversion import reconstruct, similarity
 from eval.knn import crowded, knn, knn_by_k
-from eval.linear import augmented_probe, lbfgs_probe, linear_probe, swept_probe
-from eval.membership import membership
+from eval.linear import Probe
 from eval.shares import shares
 from eval.transfer import projected, scores_of
 from eval.tsne import purity, tsne
@@ -28,7 +24,8 @@ class Protocol:
 
     Args:
         id: "name/version".
-        compute: a subject and a generator, and the settings as keyword arguments -> metrics by name.
+        compute: returns metrics by name. It gets the settings by name and, as far as it has them among its arguments,
+            `features`, `inputs` (the encoder and its images), the whole `subject`, `generator` and `on_progress`.
         summary: one line for tables and docs, differences from the paper included.
         settings: all its numbers, by argument of `compute`.
         headline: the metric that represents the protocol in a table.
@@ -61,7 +58,10 @@ class Protocol:
 
     def run(self, subject: Subject, generator: torch.Generator) -> dict[str, float]:
         """Metrics of an encoder by name."""
-        return self.compute(subject, generator, **self.settings)
+        given = {"subject": subject, "features": subject.features, "inputs": subject.encoder_inputs}
+        given |= {"generator": generator, "on_progress": subject.on_progress}
+        declared = inspect.signature(self.compute).parameters
+        return self.compute(**{name: value for name, value in given.items() if name in declared}, **self.settings)
 
     def better(self, metric: str) -> str:
         """ "higher" or "lower", the better direction of a metric; "" if neither."""
@@ -139,40 +139,10 @@ def compute_shares(subject: Subject, generator: torch.Generator) -> dict[str, fl
     return scores
 
 
-def compute_projected(subject: Subject, generator: torch.Generator, **settings: Any) -> dict[str, float]:
+def compute_projected(
+    subject: Subject, generator: torch.Generator, probe: Probe, k: int, **settings: Any
+) -> dict[str, float]:
     """Probe, kNN, effective rank and uniformity of the projector's outputs."""
     assert subject.projector is not None  # see `Subject.check`
-    subject.note(crowded(settings["k"], len(subject.features.train_x)))
-    return scores_of(projected(subject.features, subject.projector), generator=generator, **settings)
-
-
-COMPUTE: dict[str, Callable[..., dict[str, float]]] = {
-    "linear": lambda subject, generator, probe: linear_probe(
-        subject.features, probe, generator, on_progress=subject.on_progress
-    ),
-    "linear_subset": lambda subject, generator, probe, per_class: linear_probe(
-        class_subset(subject.features, per_class, generator), probe, generator, on_progress=subject.on_progress
-    ),
-    "by_client": lambda subject, generator, probe: by_client(subject, probe, generator),
-    "lbfgs": lambda subject, generator, **settings: lbfgs_probe(subject.features, generator, **settings),
-    "sweep": lambda subject, generator, **settings: swept_probe(
-        subject.features, generator=generator, on_progress=subject.on_progress, **settings
-    ),
-    "augmented": lambda subject, generator, **settings: augmented_probe(
-        subject.features, subject.inputs, generator=generator, on_progress=subject.on_progress, **settings
-    ),
-    "knn": compute_knn,
-    "knn_by_k": compute_knn_by_k,
-    "semi": lambda subject, generator, tuning: semi(subject.features, subject.inputs, tuning, generator),
-    "geometry": lambda subject, generator, **settings: geometry(subject.features, generator, **settings),
-    "clusters": lambda subject, generator, **settings: clusters(subject.features, generator, **settings),
-    "spectrum": compute_spectrum,
-    "map": compute_map,
-    "inversion": compute_inversion,
-    "drift": compute_drift,
-    "membership": lambda subject, generator, **settings: membership(subject, generator, **settings),
-    "projected": compute_projected,
-    "shares": compute_shares,
-    "label_free": compute_label_free,
-}
-"""Name in `protocols.yaml` -> function of a subject and a generator, and of the settings as keyword arguments."""
+    subject.note(crowded(k, len(subject.features.train_x)))
+    return scores_of(projected(subject.features, subject.projector), generator=generator, probe=probe, k=k, **settings)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.features import EvalError, Features, accuracy, holdout, sample, seed_of
+from eval.features import EvalError, Features, accuracy, class_subset, holdout, sample, seed_of
 from eval.inputs import Crop, EncoderInputs
 from eval.logistic_regression import fit_lbfgs, gradient_of, split
 
@@ -202,6 +202,17 @@ def linear_predictions(
     x, y = features.train_x, features.train_y
     classifier = fit_linear(x, y, features.num_classes, probe, generator, embed=embed, on_progress=on_progress)
     return _predict(features.test_x, *classifier)
+
+
+def subset_probe(
+    features: Features,
+    probe: Probe,
+    generator: torch.Generator,
+    per_class: int,
+    on_progress: Callable[[float], None] = lambda _: None,
+) -> dict[str, float]:
+    """As `linear_probe`, on at most `per_class` training images of each class, drawn at random."""
+    return linear_probe(class_subset(features, per_class, generator), probe, generator, on_progress=on_progress)
 
 
 def swept_probe(

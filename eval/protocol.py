@@ -1,21 +1,20 @@
 """The official protocols: fixed, versioned ways to turn a frozen encoder into scores; `protocols.yaml` has them all."""
 
 import difflib
+import importlib
 import re
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import torch
 import yaml
 
-from eval.factories import COMPUTE, Protocol
+from eval.factories import Protocol
 from eval.features import EvalError, Features
-from eval.finetune import FineTuning
-from eval.inputs import Crop, Subject
+from eval.inputs import Subject
 from eval.knn import crowded
-from eval.linear import Probe
 from eval.transfer import before_and_after, transfer
 
 __all__ = ["PROTOCOLS", "EvalError", "Features", "Protocol", "Score", "Subject", "evaluate", "find"]
@@ -129,22 +128,27 @@ def _transfer(name: str, target: str, version: int) -> Protocol:
     )
 
 
-SETTING_CLASSES = {"probe": Probe, "tuning": FineTuning, "crop": Crop}
-"""Key in `protocols.yaml` -> the class whose arguments its value holds."""
-
-
-def _typed(key: str, value: Any) -> Any:
-    """A value of `protocols.yaml`: lists become tuples, mappings under keys of SETTING_CLASSES become objects."""
-    if isinstance(value, dict):
-        content = {name: _typed(name, item) for name, item in value.items()}
-        return SETTING_CLASSES[key](**content) if key in SETTING_CLASSES else content
+def _typed(value: Any, hint: Any) -> Any:
+    """A value of `protocols.yaml` for an argument of this type: an object of a class from its arguments, or a tuple."""
+    if isinstance(value, dict) and hint is not dict:
+        cls = next(each for each in (*get_args(hint), hint) if isinstance(each, type) and get_type_hints(each))
+        return cls(**{name: _typed(item, get_type_hints(cls)[name]) for name, item in value.items()})
     return tuple(value) if isinstance(value, list) else value
 
 
 def _load() -> dict[str, Protocol]:
     entries = yaml.safe_load(Path(__file__).with_name("protocols.yaml").read_text(encoding="utf-8"))
-    fields = {name: _typed("", entry) for name, entry in entries.items()}
-    return {name: Protocol(name, COMPUTE[entry.pop("compute")], **entry) for name, entry in fields.items()}
+    made = {}
+    for name, entry in entries.items():
+        module, _, function = entry.pop("compute").rpartition(".")
+        compute = getattr(importlib.import_module(module), function)
+        hints, settings = get_type_hints(compute), entry.pop("settings", {})
+        typed = {key: _typed(value, hints.get(key)) for key, value in settings.items()}
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+        }
+        made[name] = Protocol(name, compute, settings=typed, **fields)
+    return made
 
 
 PROTOCOLS = _load()

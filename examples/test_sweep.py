@@ -8,9 +8,8 @@ import yaml
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
 from benchmark.cli.main import main
-from benchmark.configuration.compose import compose
-from benchmark.configuration.naming import folder
-from benchmark.configuration.overrides import split
+from benchmark.configuration.compose import compose, split
+from benchmark.configuration.identity import folder
 from tests.run_helpers import TINY
 
 FILE = "examples/sweep.yaml"

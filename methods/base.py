@@ -15,6 +15,7 @@ from methods import trees
 from methods.hooks import check_hooks
 from methods.lightning_hooks import TrainerHooks, set_learning_rate
 from methods.objective import AddOn, Objective, Projected, build_addons, check_pair
+from methods.recalibration import Recalibration
 from methods.server import ServerOptimizer
 from methods.staying import ClientModels, check_stays
 from methods.trees import Tree
@@ -44,7 +45,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class FederatedMethod(TrainerHooks):
+class FederatedMethod(Recalibration, TrainerHooks):
     """FedAvg, with a hook for each step that a method may change.
 
     travels, stays, personal: see `Parts`.

@@ -17,6 +17,8 @@ def check_hooks(cls: Any) -> None:
     The latter is a plain hook whose phase-specific version is inherited and would take precedence.
     """
     phases = {phase.name for phase in (*cls.warmup, *cls.phases)}
+    if cls.recalibration.name in phases:
+        raise MethodError(f"{cls.__name__}: recalibrate is the phase of BatchNorm's statistics: use another name")
 
     def depth(name: str) -> int:
         """Index in the method resolution order of the class that defines a hook; its length if no class does."""

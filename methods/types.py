@@ -83,6 +83,8 @@ class Phase:
     shuffled: observe only: whether batches are in random order and a short last one may be left out, as in
         training; for networks with BatchNorm in training mode. False: every image once, in the order of the data,
         which is often sorted by class.
+    measures: observe only: the client is as it was before, whatever its networks have met; its batches are of almost
+        equal sizes.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Phase:
     drop_last: bool | None = None
     skip: int = 0
     shuffled: bool = False
+    measures: bool = False
 
     def __post_init__(self) -> None:
         choose(f"Phase {self.name!r}: work", self.work, "train", "observe", "none")

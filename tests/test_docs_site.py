@@ -13,8 +13,8 @@ import yaml
 from markdown import Markdown
 
 from benchmark.cli.main import COMMANDS
-from benchmark.configuration.keys import KNOWN, keys
-from benchmark.configuration.layers import FREE, HINTS, TYPED
+from benchmark.configuration.keys import keys
+from benchmark.configuration.schema import KEYS
 from datamodules.recipe import Recipe
 from generate import docstrings, links, public, tables
 from generate.markdown import Viewer
@@ -38,18 +38,13 @@ def without_entry(page: str, names) -> list[str]:
 
 def test_every_config_key_has_its_entry():
     page = tables.config_page()
-    typed = {f"{name}.{key}" for name, inner in TYPED.items() for key in inner} - {"data.class"}
-    free = {f"{name}.{key}" for name, inner in KNOWN.items() for key in inner}
-    sections = {"views", *(name for name, inner in KNOWN.items() if inner)}
-    plain = HINTS.keys() - TYPED.keys() - sections
-    expected = typed | free | plain | {f"views.{field.name}" for field in dataclasses.fields(Recipe)}
+    expected = KEYS.keys() | {f"views.{field.name}" for field in dataclasses.fields(Recipe)}
     assert len(expected) > 70
     assert without_entry(page, expected) == []
     assert without_entry(page, ["federation.invented", "invented"]) == ["federation.invented", "invented"]
     assert "data.class" in section(page, "data.name")
-    assert FREE.keys() <= KNOWN.keys()
     assert "A rule, iid | dirichlet" in section(page, "partition.name")
-    assert [key.name for key in keys() if len(key.meaning) < 8] == []
+    assert [key.name for key in KEYS.values() if len(key.meaning) < 8] == []
 
 
 def test_a_key_without_a_docstring_has_no_meaning():

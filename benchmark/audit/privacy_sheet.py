@@ -24,13 +24,12 @@ from benchmark.distributed.launch import RankProcesses
 from benchmark.execution.base import VisitResult
 from benchmark.execution.observations import gather_batches
 from benchmark.execution.sequential import SequentialExecutor
-from benchmark.experiment import factory, privacy
+from benchmark.experiment import factory
+from benchmark.experiment.building import build_loop
 from benchmark.experiment.data import Clients
 from benchmark.federation.accountant import epsilon
-from benchmark.federation.attendance import Attendance
 from benchmark.federation.communication import sizes
 from benchmark.federation.loop import Callback, FederatedLoop
-from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source, Split
@@ -70,12 +69,12 @@ class DryRunExecutor(SequentialExecutor):
         return torch.zeros(()), 0
 
     @torch.no_grad()
-    def _observe(self, actor: Any, visit: Visit) -> None:
+    def _observe(self, visit: Visit) -> None:
         """One batch of two images, its rows repeated for all images and passes."""
         phase, size = visit.phase, 2
-        batch = next(self._batches(actor, visit, size, epochs=1, shuffled=False))
+        batch = next(self._batches(visit, size, epochs=1, shuffled=False))
         with self.fabric.autocast():
-            observed = gather_batches({}, actor.hook("observe", phase)(batch), phase.gather)
+            observed = gather_batches({}, self.method.hook("observe", phase)(batch), phase.gather)
         times = len(self.data.held_by(self._holder(visit))) * (phase.epochs or 1) / size
         visit.observed = {entry: _repeat_rows(tree, phase.gather[entry], times) for entry, tree in observed.items()}
 
@@ -164,23 +163,10 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
     work = DryRunExecutor(fabric, method, data, factory.local_training(config), streams)
     clients, recorder = Clients(data.parts), ReplyRecorder()
     with tempfile.TemporaryDirectory() as folder:
-        accountant = privacy.accountant(config, method, clients)
-        loop = FederatedLoop(
-            fabric,
-            method,
-            work,
-            clients,
-            streams,
-            rounds=config.federation.rounds,
-            attendance=Attendance(),
-            folder=Path(folder),
-            config_hash="",
-            accountant=accountant,
-            uplink=Uplink(accountant.updates, secure_sums=privacy.secure_sums(config, method, clients)),
-        )
+        loop = build_loop(config, work, clients, Path(folder), everybody=True, compressed=False)
         loop.callbacks = [recorder]
         loop.restore()
-        plans = [[phase for _, phase in loop.plan(round)] for round in range(loop.rounds)]
+        plans = [loop.plan(round) for round in range(loop.rounds)]
         run_instead = representatives(plans)
         last = loop.rounds - 1
         for round in sorted({*run_instead, last} if plans else ()):

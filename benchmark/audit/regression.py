@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.audit import golden
-from benchmark.configuration.rows import shipped_rows, shipped_scenarios
-from benchmark.configuration.typecheck import nearest
+from benchmark.configuration.keys import nearest
+from benchmark.configuration.suites import shipped_rows, shipped_scenarios
 from benchmark.tracking.progress import Display
 from datamodules.heterogeneity import report
 from datamodules.partition import dirichlet_balanced

@@ -16,10 +16,9 @@ from omegaconf import DictConfig
 
 from benchmark.configuration.compose import compose
 from benchmark.configuration.files import read
-from benchmark.configuration.identity import RUNTIME, differences
-from benchmark.configuration.naming import folder, title
+from benchmark.configuration.identity import RUNTIME, differences, folder, title
+from benchmark.configuration.keys import nearest
 from benchmark.configuration.suites import joined, listed
-from benchmark.configuration.typecheck import nearest
 from benchmark.errors import ConfigError
 from benchmark.evaluation.protocols import expanded
 from benchmark.experiment.lock import is_locked

@@ -4,10 +4,9 @@ from functools import partial
 from typing import Any
 
 from benchmark.cli.session import Session
-from benchmark.configuration.compose import parse
-from benchmark.configuration.overrides import split, take_keys
-from benchmark.configuration.paths import expanded
-from benchmark.configuration.typecheck import fits
+from benchmark.configuration.compose import parse, split, take_keys
+from benchmark.configuration.keys import fits
+from benchmark.configuration.partitions import expanded
 from benchmark.errors import ConfigError
 
 USAGE = "NAME [NAME ...] [minutes=M] [devices=N] [plan=true] [retry=true] [cluster=slurm jobs=N] [output=RUNS]"

@@ -4,8 +4,8 @@ from rich.text import Text
 
 from benchmark.cli.session import Session
 from benchmark.configuration.files import available
-from benchmark.configuration.rows import row_line
-from benchmark.configuration.typecheck import nearest
+from benchmark.configuration.keys import nearest
+from benchmark.configuration.suites import row_line
 from benchmark.errors import ConfigError
 from leaderboards.papers import bibliography
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.text import Text
 
 from benchmark.cli.session import Session
-from benchmark.configuration.overrides import split, take_keys
+from benchmark.configuration.compose import split, take_keys
 from benchmark.errors import ConfigError
 
 USAGE = "RUN_DIR RUN_DIR ... [output=FOLDER]"

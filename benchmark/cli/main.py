@@ -20,8 +20,8 @@ from benchmark.cli.comparison import compare
 from benchmark.cli.reports import BOARD_USAGE, LISTS, board, listing, parity, privacy, publish, regress
 from benchmark.cli.runs import evaluate, export, resume, run, tune
 from benchmark.cli.session import Session
+from benchmark.configuration.keys import nearest
 from benchmark.configuration.layers import meant
-from benchmark.configuration.typecheck import nearest
 from benchmark.errors import DEADLINE_PREFIX, ConfigError, OutOfTimeError, exit_code, message
 from benchmark.runtime import is_first_rank
 

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.cli.session import Session
+from benchmark.configuration.compose import only_keys, split
 from benchmark.configuration.files import available, summary
-from benchmark.configuration.overrides import only_keys, split
-from benchmark.configuration.typecheck import nearest
+from benchmark.configuration.keys import nearest
 from benchmark.errors import ConfigError, DepartureError, count
 
 GROUPS = ("suite", "campaign", "scenario", "method", "objective")
@@ -186,25 +186,32 @@ def parity(words: list[str], session: Session) -> None:
 
 def listing(words: list[str], session: Session) -> None:
     """Print every name that commands take, one line each, or one group of them."""
-    from eval.protocol import PROTOCOLS, find
-    from methods import networks, server
-
-    groups = {f"{group}s": [(name, summary(group, name)) for name in available(group)] for group in GROUPS}
-    groups["encoders"] = [_described(networks, constructor) for constructor in networks.constructors()]
-    groups["server_optimizers"] = [_described(server, optimizer) for optimizer in get_args(server.ServerOptimizer)]
-    long = {name: " (of `papers`, not of `all`)" for name, protocol in PROTOCOLS.items() if protocol.long}
-    groups["protocols"] = [(name, protocol.summary + long.get(name, "")) for name, protocol in PROTOCOLS.items()]
-    for version in ("v1", "v2"):
-        summary_of = find(f"transfer-other/{version}").summary
-        groups["protocols"].append((f"transfer-<data set>/{version}", summary_of.replace("other", "it", 1)))
     for name in words:
-        if name not in groups:
-            raise ConfigError(f"there is no group {name!r}{nearest(name, groups)}: choose {', '.join(groups)}")
-    for title in words or groups:
+        if name not in LISTS:
+            raise ConfigError(f"there is no group {name!r}{nearest(name, LISTS)}: choose {', '.join(LISTS)}")
+    for title in words or LISTS:
         table = Table(title=title, title_justify="left", box=None, show_header=False)
-        for row in groups[title]:
+        for row in _listed(title):
             table.add_row(*row)
         session.console.print(table)
+
+
+def _listed(title: str) -> list[tuple[str, str]]:
+    """Names of a group with their summaries; torch is imported where a group needs it."""
+    if (group := title.removesuffix("s")) in GROUPS:
+        return [(name, summary(group, name)) for name in available(group)]
+    if title == "protocols":
+        from eval.protocol import PROTOCOLS, find
+
+        long = {name: " (of `papers`, not of `all`)" for name, protocol in PROTOCOLS.items() if protocol.long}
+        names = [(name, protocol.summary + long.get(name, "")) for name, protocol in PROTOCOLS.items()]
+        further = {version: find(f"transfer-other/{version}").summary for version in ("v1", "v2")}
+        return [*names, *((f"transfer-<data set>/{v}", text.replace("other", "it", 1)) for v, text in further.items())]
+    from methods import networks, server
+
+    if title == "encoders":
+        return [_described(networks, constructor) for constructor in networks.constructors()]
+    return [_described(server, optimizer) for optimizer in get_args(server.ServerOptimizer)]
 
 
 def _described(module: ModuleType, described: Any) -> tuple[str, str]:

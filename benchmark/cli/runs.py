@@ -11,8 +11,7 @@ from omegaconf import DictConfig
 
 from benchmark.cli.reports import show
 from benchmark.cli.session import Session
-from benchmark.configuration.compose import compose, parse
-from benchmark.configuration.overrides import exactly, is_true, scenario_and_method, split, take_keys
+from benchmark.configuration.compose import compose, exactly, is_true, parse, scenario_and_method, split, take_keys
 from benchmark.errors import ConfigError, OutOfTimeError, exit_code, message
 
 if TYPE_CHECKING:
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 
 def run(words: list[str], session: Session) -> None:
     """Train and evaluate one run, one row under several seeds, or a suite of runs."""
-    from benchmark.experiment.experiment import Experiment
-
     configs, several = configs_of(words)
+    from benchmark.experiment.experiment import Experiment  # after what a misspelt word needs, before ranks are forked
+
     processes = session.launch(configs)
     results: list[dict[str, Any]] = []
     failed: list[str] = []
@@ -52,9 +51,8 @@ def run(words: list[str], session: Session) -> None:
 
 def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:
     """The configs that the words of `run` ask for, and whether they are a suite's or several seeds'."""
-    from benchmark.configuration.rows import row_line
+    from benchmark.configuration.suites import row_line, suite
     from benchmark.configuration.suites import seeds as seeds_of
-    from benchmark.configuration.suites import suite
 
     names, overrides = split(words)
     given, rest = take_keys(overrides, "suite", "scenarios", "methods", "seeds")

@@ -6,7 +6,8 @@ file. An unknown key is refused with the nearest known one.
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,22 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from benchmark.configuration.files import is_import_path, lineage, mapping, read
-from benchmark.configuration.hints import FREE, read_override
-from benchmark.configuration.identity import SHOWN_BY_DATA, identity
-from benchmark.configuration.layers import check_keys, convert_types, defaults, resolve, short_error, stack, update
-from benchmark.configuration.naming import changes_name, variant
-from benchmark.configuration.partitions import with_hash
-from benchmark.configuration.typecheck import check_plain
-from benchmark.configuration.validation import validate
-from benchmark.configuration.weights import pin
+from benchmark.configuration.files import available, is_import_path, lineage, mapping, read
+from benchmark.configuration.identity import changes_name, identity, part_of, variant
+from benchmark.configuration.keys import IMAGES, check_plain, fits
+from benchmark.configuration.layers import (
+    FREE,
+    check_keys,
+    convert_types,
+    defaults,
+    read_override,
+    resolve,
+    short_error,
+    stack,
+    update,
+)
+from benchmark.configuration.partitions import pin, with_hash
+from benchmark.configuration.schema import KEYS
 from benchmark.configuration.written import settled
 from benchmark.errors import ConfigError, UnusedKeyError
 
@@ -46,7 +54,7 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = (), line: Ite
     objective = section.get("name")
     if not isinstance(objective, str | None) or (objective is None and "name" in section):
         raise ConfigError(f"objective={objective!r}: give a name, and its arguments as in objective.temperature=0.2")
-    label = _stem(method) + (f"-{_stem(objective)}" if objective else "")
+    label = stem(method) + (f"-{stem(objective)}" if objective else "")
     # a reference's own partition is the last layer: `centralized` has one client, whatever the scenario's clients
     *layers, reference = _layers(scenario, method, objective, label)
     shipped = stack(defaults(), layers)
@@ -63,13 +71,13 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = (), line: Ite
             rest = [other for other in overrides if other != override]
             key = override.partition("=")[0]
             other = stack(shipped, [("", parse(rest))])
-            if changes_name(key) and (run != identity(other) or (key in SHOWN_BY_DATA and asked != other)):
+            if changes_name(key) and (run != identity(other) or (part_of(key) == IMAGES and asked != other)):
                 changed.append(key)
     except OmegaConfBaseException as error:
         raise ConfigError(short_error(error)) from error
     config = with_hash(pin(OmegaConf.create(resolved)))
     requested = config if asked == resolved else with_hash(pin(OmegaConf.create(asked)))
-    for name, made, rows in (("scenario", _stem(scenario), False), ("row", label, True)):
+    for name, made, rows in (("scenario", stem(scenario), False), ("row", label, True)):
         if official := named.get(name):
             others = [key for key in changed if key in given]
             config[name] = variant(str(official), others, command_line, requested, rows)
@@ -107,7 +115,7 @@ def _layers(scenario: str, method: str, objective: str | None, label: str) -> li
     if objective not in (None, loss["name"]):
         loss = {"name": objective}
     reference = {"partition": content.pop("partition", {})}
-    content |= {"objective": loss, "method": {"name": _stem(method), **_section(f"method {method}", content, "method")}}
+    content |= {"objective": loss, "method": {"name": stem(method), **_section(f"method {method}", content, "method")}}
     shipped = read("objective", loss["name"])
     shipped["objective"] = {**_section(f"objective {loss['name']}", shipped, "objective"), "name": loss["name"]}
     scenarios, adjusted = [], []
@@ -119,7 +127,7 @@ def _layers(scenario: str, method: str, objective: str | None, label: str) -> li
             if key in layer:
                 raise ConfigError(f"scenario {ancestor}: {key} is a name that the command line gives, {key}=NAME")
         scenarios.append((f"scenario {ancestor}: ", layer))
-        for key in dict.fromkeys((loss["name"], _stem(method), label)):
+        for key in dict.fromkeys((loss["name"], stem(method), label)):
             adjusted.append((f"scenario {ancestor}, adjust.{key}: ", adjust.get(key, {})))
     prefix = f"method {method}: "
     return [*scenarios, (f"objective {loss['name']}: ", shipped), (prefix, content), *adjusted, (prefix, reference)]
@@ -180,8 +188,7 @@ def load(file: Path) -> DictConfig:
                 raise ConfigError(f"it has no {section}")
         if "${" in yaml.safe_dump(layer):
             raise ConfigError("it has an interpolation, ${...}")
-        before = {"data": {"hold_out": True}}  # as runs without the key did
-        config = OmegaConf.create(stack(defaults(), [("", before), ("", layer)]))
+        config = OmegaConf.create(stack(defaults(), [("", _older()), ("", layer)]))
         validate(config)
     except ConfigError as error:
         raise ConfigError(
@@ -189,6 +196,16 @@ def load(file: Path) -> DictConfig:
             "remove the file and repeat the run's command, which writes it again and resumes"
         ) from error
     return config
+
+
+def _older() -> dict[str, Any]:
+    """What runs ran with whose files lack a key, where that is not its default now."""
+    content: dict[str, Any] = {}
+    for name, key in KEYS.items():
+        if key.older is not MISSING and key.older != key.default:
+            section, _, inner = name.partition(".")
+            content.setdefault(section, {})[inner] = key.older
+    return content
 
 
 def save(config: DictConfig, file: Path) -> None:
@@ -200,8 +217,100 @@ def save(config: DictConfig, file: Path) -> None:
     os.replace(beside, file)
 
 
-def _stem(name: str) -> str:
+def stem(name: str) -> str:
     """Name of a shipped config, of the file that a path leads to, or of an import path's class in small letters."""
     if is_import_path(name):
         return name.rpartition(".")[2].lower()
     return Path(name).stem if name.endswith(".yaml") else name
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(names, `key=value` overrides); a path such as runs/digits+seed=1 is a name, and so is the value of `method=`."""
+    overrides = [word for word in words if re.match(r"[\w.]+=", word)]
+    names = [word for word in words if word not in overrides]
+    names += [word.removeprefix("method=") for word in overrides if word.startswith("method=")]
+    return names, [word for word in overrides if not word.startswith("method=")]
+
+
+def take_keys(overrides: Sequence[str], *keys: str) -> tuple[dict[str, Any], list[str]]:
+    """(values of some keys, the other overrides), to separate a command's options from a config's."""
+    options = [override for override in overrides if override.partition("=")[0] in keys]
+    values = dict(parse(options))
+    for key, value in values.items():
+        if value is None:
+            raise ConfigError(f"{key}= has no value: give one, or leave it out")
+    return values, [override for override in overrides if override not in options]
+
+
+def only_keys(words: Sequence[str], takes: str, *keys: str) -> dict[str, Any]:
+    """Values of some keys, for a command that takes no other words; takes: start of the error message."""
+    names, overrides = split(words)
+    values, rest = take_keys(overrides, *keys)
+    if names or rest:
+        raise ConfigError(f"{takes}, not {' '.join([*names, *rest])}")
+    return values
+
+
+def is_true(options: Mapping[str, Any], key: str) -> bool:
+    """The value of an option that is true or false, and false where it is left out."""
+    value = options.get(key, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key}={value}: give true or false")
+    return value
+
+
+def exactly(names: list[str], usage: str, count: int = 2) -> list[str]:
+    """The names where they are exactly `count`, else an error with the usage."""
+    if len(names) != count:
+        misspelt = any(re.fullmatch(r"=|[\w.]+:.+", name) for name in names)
+        hint = "; an override is one word with an equals sign, as in seed=1" if misspelt else ""
+        raise ConfigError(f"usage: python -m benchmark {usage}; got {' '.join(names) or 'no name'}{hint}")
+    return names
+
+
+def scenario_and_method(names: list[str], usage: str) -> tuple[str, str]:
+    """The two names of a run, in this order."""
+    scenario, method = exactly(names, usage)
+    if scenario in available("method") and method in available("scenario"):
+        raise ConfigError(
+            f"{scenario} is a method and {method} a scenario: give the scenario first, {method} {scenario}"
+        )
+    return scenario, method
+
+
+BOUNDED = [key for key in KEYS.values() if key.choices or key.within or key.least is not None]
+
+
+def validate(config: DictConfig) -> None:
+    """Refuse values that are not possible, and values that contradict each other."""
+    for key in ("scenario", "row"):  # they are folders under `output`
+        if config[key] and not re.fullmatch(r"\w[\w.+=-]*(/\w[\w.+=-]*)*", str(config[key])):
+            raise ConfigError(f"{key}={config[key]!r}: a name begins with a letter or digit, and has . _ + = - besides")
+    for known in BOUNDED:
+        known.check(OmegaConf.select(config, known.name))
+    if config.devices != "auto" and not (fits(config.devices, int) and config.devices >= 1):
+        raise ConfigError(f"devices={config.devices!r}: give auto, or a whole number of at least 1")
+    if config.compile and config.executor == "side-by-side":
+        raise ConfigError("compile=true and executor=side-by-side: each lane would compile its own; choose one of them")
+    training, most = config.training, config.training.most_epochs
+    if most is not None and training.steps is None and (training.drop_last or most < training.epochs):
+        raise ConfigError(
+            f"training.most_epochs={most}: give at least training.epochs={training.epochs}, and no training.drop_last"
+        )
+    _validate_schedule(config)
+
+
+def _validate_schedule(config: DictConfig) -> None:
+    """Refuse schedules that contradict themselves."""
+    schedule, rounds = config.schedule, config.federation.rounds
+    if schedule.name == "cosine_twice" and schedule.per == "step":
+        raise ConfigError("schedule.name=cosine_twice: its rate is that of a round: leave schedule.per=round")
+    if schedule.per == "round" and 0 < schedule.warmup * rounds < 1:
+        raise ConfigError(
+            f"schedule.warmup={schedule.warmup} ends within the first round, which has one rate: give at least "
+            f"{1 / rounds:.3g}, or set schedule.per=step"
+        )
+    if schedule.warmup and schedule.name == "cosine_twice":
+        raise ConfigError("schedule.name=cosine_twice: it has no warm-up: leave schedule.warmup out, or choose cosine")
+    if late := [progress for progress in schedule.milestones if not 0 <= progress <= 1]:
+        raise ConfigError(f"schedule.milestones: {late[0]} is no progress in [0, 1]; half-way through the run is 0.5")

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from benchmark.configuration.hints import typed
-from benchmark.configuration.typecheck import check_plain, nearest
+from benchmark.configuration.keys import check_plain, nearest
+from benchmark.configuration.layers import typed
 from benchmark.configuration.written import read_yaml_text, settled
 from benchmark.errors import ConfigError
 

@@ -1,35 +1,26 @@
-"""Identity of a run: the settings that define it, and their hash."""
+"""Identity of a run: the settings that define it, their hash, and its names.
+
+A changed run is not named like the official one.
+"""
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark.configuration.keys import EVALUATION, EXECUTION, IMAGES, NAME, ROW, SCENARIO
 from benchmark.configuration.layers import resolve
+from benchmark.configuration.partitions import expanded
+from benchmark.configuration.schema import KEYS, PARTS
 
-RUNTIME = (
-    "output", "logger", "devices", "nodes", "accelerator", "threads", "executor", "lanes", "minutes", "compile",
-    "deterministic", "data.root", "data.cache", "data.download", "data.verify",
-)  # fmt: skip
+RUNTIME = tuple(name for name, key in KEYS.items() if key.part == EXECUTION)
 """Keys of where and how a run is executed: they are not part of its identity."""
-
-NEWER = {
-    "training.drop_last": False, "training.views": "joint", "training.most_epochs": None,
-    "training.smallest_batch": None, "data.resize": "squash", "data.channels": None, "data.limit": None,
-    "data.labels": True, "data.levels": None, "data.probe": None, "schedule.warmup": 0.0,
-    "optimizer.decay_norms_and_biases": True, "encoder.weights": None, "federation.availability": 1.0,
-    "federation.dropout": 0.0, "federation.deadline": None,
-    "compression.name": "none", "compression.share": 0.01, "privacy.mechanism": "none", "privacy.clip": None,
-    "privacy.clipping": "flat", "privacy.quantile": 0.5, "privacy.noise_multiplier": None, "privacy.sampling": "fixed",
-    "privacy.epsilon": None, "privacy.delta": 1e-5, "privacy.accountant": "rdp", "privacy.secure_sums": False,
-    "privacy.range": 64.0,
-}  # fmt: skip
-"""Key that early run folders and records lack -> the value that runs as they did, which is not part of the identity."""
-
-
-SHOWN_BY_DATA = ("data.hold_out",)
-"""Keys that count by the hash of the images that they give: they mean nothing for most data."""
+OUTSIDE = frozenset(name for name, key in KEYS.items() if key.part in (EXECUTION, EVALUATION, IMAGES, NAME))
+"""Keys that are not part of it: these, how a run is scored, its names, and what its images' hash shows."""
 
 
 def identity(config: DictConfig | dict[str, Any]) -> str:
@@ -55,16 +46,14 @@ def settings(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
     """Dotted key -> value of the settings that define a run, the seed included. config: or its content."""
     content = resolve(config) if isinstance(config, dict) else OmegaConf.to_container(config, resolve=True)
     flat = _flatten(content)
-    outside = (*RUNTIME, *SHOWN_BY_DATA, "row", "scenario")
-    return {
-        key: value
-        for key, value in flat.items()
-        if key not in outside
-        and not key.startswith(("evaluation.", "authors."))
-        and (key not in NEWER or NEWER[key] != value)
-        and (key, value) != ("data.resize", None)  # where it runs, all images are square: then it is `squash`
-        and f"{key}_sha256" not in flat  # a file is its content, wherever it lies
-    }
+
+    def counts(key: str, value: Any) -> bool:
+        known = KEYS.get(key)
+        if key in OUTSIDE or key.startswith("authors.") or f"{key}_sha256" in flat:  # a file is its content
+            return False
+        return known is None or known.older is MISSING or value not in (known.older, known.default)
+
+    return {key: value for key, value in flat.items() if counts(key, value)}
 
 
 def _flatten(content: Any, prefix: str = "") -> dict[str, Any]:
@@ -72,3 +61,82 @@ def _flatten(content: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(content, dict):
         return {prefix.removesuffix("."): content}
     return {name: leaf for key, value in content.items() for name, leaf in _flatten(value, f"{prefix}{key}.").items()}
+
+
+LONGEST = 120
+"""Longest name made of changes, in characters; a hash replaces the rest."""
+
+
+def changes_name(key: str) -> bool:
+    """Whether a change of the key makes another scenario or row; `objective` is in the row's name already."""
+    return key not in ("objective", "objective.name") and part_of(key) in (SCENARIO, ROW, IMAGES)
+
+
+def part_of(key: str) -> str:
+    """What a key is a part of, see `keys`; an argument of a class, what its section is."""
+    return KEYS[key].part if key in KEYS else PARTS[key.partition(".")[0]]
+
+
+def variant(name: str, changed: Iterable[str], command_line: Mapping[str, Any], config: DictConfig, rows: bool) -> str:
+    """The name with the changes of the command line in the sections of a row, or in those of a scenario.
+
+    command_line: what was given. config: has its values in the types of their keys.
+    """
+    keys = [key for key in changed if (part_of(key) == ROW) == rows]
+    words = [f"{key.removeprefix('method.')}={_short(_value(command_line, config, key))}" for key in keys]
+    full = "+".join((name, *words))
+    if len(full) <= LONGEST:
+        return full
+    return f"{full[:LONGEST]}-{hashlib.sha256(full.encode()).hexdigest()[:8]}"  # file systems limit a folder's name
+
+
+def _value(command_line: Mapping[str, Any], config: DictConfig, key: str) -> Any:
+    """A key's value; of a mapping, the keys that the command line has.
+
+    The beginning of its hash stands for the path of a file of weights, its name for that of a file of clients.
+    """
+
+    def by_content(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        plain = {name: by_content(inner) for name, inner in value.items()}
+        return plain | ({"weights": plain["weights_sha256"][:12]} if "weights_sha256" in plain else {})
+
+    if key == "partition.path" and "path_sha256" in config.partition:
+        return Path(str(config.partition.path)).stem
+    asked: Any = command_line
+    value = by_content(OmegaConf.to_container(config, resolve=True))
+    for name in key.split("."):
+        asked, value = (content.get(name) if isinstance(content, Mapping) else None for content in (asked, value))
+    return _restricted(value, asked)
+
+
+def _restricted(value: Any, asked: Any) -> Any:
+    """Of a mapping the keys that another one has, however deep; any other value is unchanged."""
+    if not isinstance(value, Mapping) or not isinstance(asked, Mapping):
+        return value
+    return {key: _restricted(value[key], inner) for key, inner in asked.items() if key in value}
+
+
+def _short(value: Any) -> str:
+    """A value in the letters of a name; of a mapping the name of its class, and its keys with their values."""
+    if isinstance(value, Mapping) and value and not OmegaConf.is_config(value):
+        return "-".join(
+            str(item).rpartition(".")[2]
+            if key == "class"
+            else f"{key}{'-' if isinstance(item, Mapping) else '='}{_short(item).strip('_')}"
+            for key, item in value.items()
+        )
+    plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+    text = "null" if plain is None else str(plain).replace(" ", "")
+    return "".join(letter if letter.isalnum() or letter in ".-_" else "_" for letter in text)
+
+
+def folder(config: DictConfig) -> Path:
+    """A run's folder: <output>/<scenario>/<row>/seed<k>."""
+    return expanded(config.output, "output") / config.scenario / config.row / f"seed{config.seed}"
+
+
+def title(config: DictConfig) -> str:
+    """A run's name in messages."""
+    return f"{config.scenario} {config.row} seed {config.seed}"

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import torch
 from omegaconf import DictConfig
 
-from benchmark.configuration.typecheck import describe, fits, nearest
+from benchmark.configuration.keys import describe, fits, nearest
 from benchmark.configuration.written import respelt
 from benchmark.errors import ConfigError, exit_code
 from datamodules.signatures import Signature, signature_of

@@ -1,80 +1,246 @@
-"""Keys of a config with type, default and meaning, read from a dataclass whose fields have docstrings."""
+"""Keys of a config. A key is declared once, as a field of a dataclass in `schema` with its meaning below it.
+
+From there come its type, its default, the values that are possible, what it is a part of (the identity and the names of
+a run), its entry on the page of keys, and the words of messages about it.
+"""
 
 import ast
 import dataclasses
+import difflib
 import inspect
+import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, is_dataclass
-from typing import Any, get_origin, get_type_hints
+from functools import cache
+from reprlib import repr as shortened
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from benchmark.configuration.hints import FREE
-from benchmark.configuration.schema import Config
-from benchmark.configuration.typecheck import describe
-from benchmark.configuration.validation import CHOICES, LEAST
+from benchmark.errors import ConfigError
 
-KNOWN = {**FREE, "partition": ("name", "clients", "alpha", "share", "min_size", "class")}
-"""Section without a schema of its own -> the keys that its docstring explains."""
+LARGEST = 1e100
+"""Largest size of a finite number, as in records; sums and squares of such numbers are finite."""
+DEEPEST = 16
+"""Most levels of mappings and lists within each other."""
+PATHS = ("data.root", "data.cache", "output")
+"""Keys that may hold any text."""
+
+OTHER_WORDS = {"gpu": "cuda", "gpus": "devices", "learning_rate": "lr", "model": "encoder", "dataset": "data"}
+"""Words of other tools -> ours, for suggestions."""
+
+PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` (did you mean ...?)`, or nothing where no known name is near."""
+    known, name = list(known), OTHER_WORDS.get(name, name)
+    if same := [other for other in known if _letters(other) == _letters(name)]:
+        return f" (did you mean {same[0]!r}?)"
+    close = difflib.get_close_matches(name, known, n=5)
+
+    def likeness(other: str) -> tuple[float, int]:  # of equally similar ones, that of the name's length
+        return difflib.SequenceMatcher(None, other, name).ratio(), -abs(len(other) - len(name))
+
+    return f" (did you mean {max(close, key=likeness)!r}?)" if close else ""
+
+
+def _letters(name: str) -> str:
+    """Without case, hyphens and underscores, as papers write `SSD` and `L-DAWA`."""
+    return re.sub("[-_]", "", name).lower()
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value from YAML is of an argument's type; True where the type cannot be checked."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(fits(value, option) for option in inner)
+    if origin in (list, tuple, Sequence) or hint in (list, tuple):
+        listed = isinstance(value, list | tuple)
+        if origin is tuple and inner and inner[-1] is not Ellipsis:  # one type a place
+            return listed and len(value) == len(inner) and all(map(fits, value, inner))
+        return listed and all(fits(item, inner[0] if inner else Any) for item in value)
+    if hint in (int, float):  # True is an int to Python, not to a reader
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    return isinstance(value, hint) if isinstance(hint, type) and hint is not Any else True
+
+
+def describe(hint: Any) -> str:
+    """An argument's type in words: `a number or null`, `a list, each a whole number`."""
+    if hint in PLAIN:
+        return PLAIN[hint]
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join("null" if option is type(None) else describe(option) for option in inner)
+    if origin in (list, Sequence) and inner:
+        return f"a list, each {describe(inner[0])}"
+    plain = isinstance(hint, type) and not get_args(hint)
+    return re.sub(r"\b[a-z_]+[.]", "", hint.__name__ if plain else str(hint))
+
+
+def check_plain(content: Any, key: str = "", depth: int = 0) -> None:
+    """Refuse what no config can hold, in files, overrides and folders alike: a ConfigError with the dotted key.
+
+    That is names of keys other than text, NaN, numbers too large, text with control characters, sets, dates, and
+    nesting too deep. A threshold may be infinite.
+    """
+    if depth > DEEPEST:
+        raise ConfigError(f"{key}: more than {DEEPEST} levels of mappings and lists")
+    if isinstance(content, Mapping):
+        for name, value in content.items():
+            if not isinstance(name, str) or not name.isprintable():
+                raise ConfigError(f"{f'{key}: ' if key else ''}{shortened(name)} is no name of a key")
+            check_plain(value, f"{key}.{name}" if key else name, depth + 1)
+    elif isinstance(content, list):
+        for value in content:
+            check_plain(value, key, depth + 1)
+    elif isinstance(content, str):
+        if not content.isprintable() and key not in PATHS:
+            raise ConfigError(f"{key}={shortened(content)}: give text without control characters")
+        if content == "???":  # OmegaConf's sign for a value that is missing: the key would keep its default
+            raise ConfigError(f"{key}=???: give another text")
+    elif isinstance(content, bool | None):
+        return
+    elif not isinstance(content, int | float):
+        raise ConfigError(f"{key}={shortened(content)}: give text, a number, true, false, null, a list or a mapping")
+    elif not (abs(content) <= LARGEST or abs(content) == math.inf):  # NaN compares as false
+        raise ConfigError(f"{key}={shortened(content)}: give a number of at most {LARGEST:g}")
+
+
+SCENARIO, ROW = "scenario", "row"
+"""What a key is `part` of where it defines the run: a change makes another scenario, or another row."""
+SEED, IMAGES = "seed", "images"
+"""`part`: it defines the run but is in no name | it is in the name, and defines the run by the hash of its images."""
+EXECUTION, EVALUATION, NAME = "execution", "evaluation", "name"
+"""`part`: where and how a run is executed | how it is scored | a name. None of these defines the run."""
+
+
+def key(
+    default: Any = MISSING,
+    *,
+    choices: Sequence[str] = (),
+    least: float | None = None,
+    within: str = "",
+    part: str | None = None,
+    older: Any = MISSING,
+    first: bool = False,
+) -> Any:
+    """A key with its default.
+
+    Args:
+        choices: its possible values. least: its least value.
+        within: what to give, in words that hold the bounds: `a share in (0, 1]`, or `above 0`, `at least 1`, which are
+            finite. Bounds let null pass.
+        part: what it is a part of, where that is not its section's.
+        older: what run folders and records ran with that lack it, where that is not the default.
+        first: the first records have it: it is in the hash of a run at its default too. Others are not.
+    """
+    facts = {"choices": tuple(choices), "least": least, "within": within, "part": part, "older": older, "first": first}
+    made: Any = {"default_factory": lambda: default} if isinstance(default, list | dict) else {"default": default}
+    return dataclasses.field(**made, metadata=facts)
+
+
+def section(known: type, default: Mapping[str, Any] | None = None, part: str = SCENARIO, closed: bool = False) -> Any:
+    """A section of a config.
+
+    known: a dataclass with its keys. If it is no schema, default has the section's content, and unless it is `closed`
+    a class that it names, or another part of the suite, has further keys.
+    """
+    facts = {"known": known, "part": part, "closed": closed}
+    made: Any = known if default is None else lambda: dict(default)
+    return dataclasses.field(default_factory=made, metadata=facts)
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a config."""
+    """A key of a config, or a section whose keys are not all known."""
 
     name: str
     """Dotted, as on the command line: `federation.rounds`."""
-    type: str
-    """Its type in words; its choices where it has some; its least value. Empty where its meaning says it."""
+    hint: Any
+    """Its type."""
     default: Any
     """Its default; `dataclasses.MISSING` where it has none."""
-    meaning: str
-    """Its docstring in one line."""
+    owner: type
+    """The dataclass that declares it."""
+    older: Any
+    """What run folders and records ran with that lack it; `MISSING` where all have it."""
+    part: str
+    """What it is a part of."""
+    choices: tuple[str, ...] = ()
+    """Its possible values; empty where there are other ones."""
+    least: float | None = None
+    """Its least value."""
+    within: str = ""
+    """What to give, with the bounds that its value has to be within."""
+
+    @property
+    def meaning(self) -> str:
+        """Its docstring in one line."""
+        return meanings_of(self.owner).get(self.name.rpartition(".")[2], "")
+
+    @property
+    def type(self) -> str:
+        """Its type in words: its choices where it has some, its least value; empty where its meaning says it."""
+        if self.choices:
+            return " | ".join(self.choices)
+        if self.hint is Any or self.default is MISSING:
+            return "" if self.default is MISSING else "any"
+        words = "a mapping" if get_origin(self.hint) is dict else describe(self.hint)
+        return f"{words}, at least {self.least}" if self.least else words
+
+    def check(self, value: Any) -> None:
+        """Refuses a value that is not possible."""
+        if self.choices and value not in self.choices:
+            advice = f"choose {' or '.join(self.choices)}{nearest(str(value), self.choices)}"
+            raise ConfigError(f"{self.name}={value!r}: {advice}")
+        if value is None:
+            return
+        if self.least is not None and not (fits(value, float) and self.least <= value < math.inf):
+            raise ConfigError(f"{self.name}={value!r}: give a number of at least {self.least:g}")
+        if self.within and not within(value, self.within):
+            raise ConfigError(f"{self.name}={value}: give {self.within}")
 
 
-def keys(schema: type = Config, prefix: str = "") -> Iterator[Key]:
-    """The keys of a dataclass, in its order; those of a section that is a dataclass follow in its place."""
-    hints, meanings = get_type_hints(schema), meanings_of(schema)
+def within(value: float, words: str) -> bool:
+    """Whether a number is within the bounds that words have: an interval, or `above 0`, or `at least 1`."""
+    if found := re.search(r"([\[(])(\d+), (\d+)([\])])", words):
+        low, high = int(found[2]), int(found[3])
+        return (low < value or (low == value and found[1] == "[")) and (
+            value < high or (value == high and found[4] == "]")
+        )
+    number = re.search(r"(above|at least) (\d+)", words)
+    assert number, words
+    return (value > int(number[2]) or (value == int(number[2]) and number[1] == "at least")) and value < math.inf
+
+
+def keys(schema: type, prefix: str = "", part: str = SCENARIO) -> Iterator[Key]:
+    """The keys of a dataclass, in its order; those of a section follow it. part: of those that name none."""
+    hints = get_type_hints(schema)
     for field in dataclasses.fields(schema):
-        name, hint = f"{prefix}{field.name}", hints[field.name]
-        if isinstance(hint, type) and is_dataclass(hint):
-            yield from keys(hint, f"{name}.")
-            continue
+        name = f"{prefix}{field.name.rstrip('_')}"  # `class_` is the key `class`
+        facts = dict(field.metadata)
+        known, own, first = facts.pop("known", None), facts.pop("part", None) or part, facts.pop("first", False)
+        facts.pop("closed", None)
         default = field.default if field.default_factory is MISSING else field.default_factory()
-        meaning, *parts = _parts(meanings.get(field.name, ""), KNOWN.get(name, ()))
-        yield Key(name, _type(name, hint), default, meaning)
-        given = default if isinstance(default, dict) else {}
-        yield from (Key(f"{name}.{key}", "", given.get(key, MISSING), text) for key, text in parts)
+        if not is_dataclass(hints[field.name]):
+            if not first and facts.get("older", MISSING) is MISSING:
+                facts["older"] = default
+            yield Key(name, hints[field.name], default, schema, facts.pop("older", MISSING), own, **facts)
+        if known:
+            for each in keys(known, f"{name}.", own):
+                given = default.get(each.name.rpartition(".")[2], MISSING) if isinstance(default, dict) else MISSING
+                yield each if given is MISSING else dataclasses.replace(each, default=given)
 
 
-def _parts(meaning: str, known: Iterable[str]) -> Iterator[Any]:
-    """A section's meaning, then name and meaning of each of its keys that are explained in it, as `key: meaning`."""
-    name = "|".join(map(re.escape, known)) or "(?!)"
-    first, *rest = re.split(rf"(?:^|(?<=[.;] ))((?:{name})(?:, (?:{name}))*): ", meaning)
-    yield first.strip()
-    for names, text in zip(rest[::2], rest[1::2], strict=True):
-        yield from ((each, _sentence(text)) for each in names.split(", "))
-
-
-def _sentence(text: str) -> str:
-    return text.strip()[:1].upper() + text.strip()[1:]
-
-
+@cache
 def meanings_of(schema: type) -> dict[str, str]:
-    """Field -> the string below it in the source of its class."""
+    """Key -> the string below it in the source of its dataclass."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(schema))).body
     assert isinstance(tree, ast.ClassDef)
     found = {}
     for field, below in zip(tree.body, tree.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
-            found[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
+            found[field.target.id.rstrip("_")] = " ".join(str(ast.literal_eval(below.value)).split())
     return found
-
-
-def _type(name: str, hint: Any) -> str:
-    if name in CHOICES:
-        return " | ".join(CHOICES[name])
-    if hint is Any:
-        return "any"
-    words = "a mapping" if get_origin(hint) is dict else describe(hint)
-    return f"{words}, at least {LEAST[name]}" if LEAST.get(name) else words

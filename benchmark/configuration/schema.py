@@ -1,27 +1,33 @@
-"""Schema of a run's config: keys, types, units and defaults."""
+"""Schema of a run's config: keys, types, units, defaults, and what is possible.
 
-from dataclasses import dataclass, field
+A new key is a field here, and a use of it. The classes `...Keys` have the keys that a section has whatever class it
+names; `class_` is the key `class`.
+"""
+
+from dataclasses import dataclass, fields
 from typing import Any
+
+from benchmark.configuration.keys import EVALUATION, EXECUTION, IMAGES, NAME, ROW, SCENARIO, SEED, key, keys, section
 
 
 @dataclass
 class DataConfig:
     """Where images come from."""
 
-    name: str = "digits"
+    name: str = key("digits", first=True)
     """digits | synthetic | cifar10 | cifar100 | svhn | fashion_mnist | stl10 | a folder, table or array file under
     `root`, see docs/data.md. `data.class`, an import path, is a torch Dataset in its place."""
-    root: str = "data"
+    root: str = key("data", part=EXECUTION)
     """Folder of archives and image folders."""
-    cache: str = "~/.cache/fulcrum"
+    cache: str = key("~/.cache/fulcrum", part=EXECUTION)
     """Folder of the decoded, memory-mapped arrays."""
-    verify: bool = False
+    verify: bool = key(False, part=EXECUTION)
     """Compare all decoded arrays with their hashes at the start, not only 256 MiB of each file."""
-    download: bool = False
+    download: bool = key(False, part=EXECUTION)
     """Let torchvision download a missing archive."""
-    image_size: int | None = None
+    image_size: int | None = key(None, least=1, first=True)
     """Side in pixels images are resized to; None: as they are, all of one size."""
-    resize: str | None = None
+    resize: str | None = key(None, older="squash")
     """How an image that is not square becomes one: shorter_side_crop | squash | pad; None: it is refused."""
     channels: int | None = None
     """1: grey | 3: colour | None: as the images are, 3 for image files."""
@@ -34,10 +40,10 @@ class DataConfig:
     """For a quick look: a share of each class, in (0, 1), or a number of training images; None: all."""
     probe: str | None = None
     """Another data set whose labelled images the protocols use; None: those in the folder's probe/, else its own."""
-    hold_out: bool = False
+    hold_out: bool = key(False, part=IMAGES, older=True)
     """Hold a fifth of unlabelled images out as test though labelled ones, of probe/ or `probe`, are scored; false: all
     train. Without such a fifth is always held out where there is no test."""
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = key({})
     """Further arguments of a source, e.g. examples and classes of `synthetic`, or those of `class`."""
 
 
@@ -45,20 +51,20 @@ class DataConfig:
 class FederationConfig:
     """Rounds, participation, BatchNorm and architectures."""
 
-    rounds: int = 10
+    rounds: int = key(10, least=0, first=True)
     """Rounds R."""
-    participation: float = 1.0
+    participation: float = key(1.0, within="a share in (0, 1]", first=True)
     """Share of the clients drawn for a round, in (0, 1]."""
-    availability: float = 1.0
+    availability: float = key(1.0, within="a probability in (0, 1]")
     """Probability, in (0, 1], that a client is there when a round's clients are drawn."""
-    dropout: float = 0.0
+    dropout: float = key(0.0, within="a probability in [0, 1)")
     """Probability, in [0, 1), that a drawn client never replies."""
-    deadline: float | None = None
+    deadline: float | None = key(None, within="a number above 0; 1 is the median client's visit")
     """Longest visit of a client that replies, over the median client's; each client has a speed of its own, drawn once.
     None: the server waits for all."""
-    batch_norm: str = "average"
+    batch_norm: str = key("average", choices=("average", "local", "recalibrate"), first=True)
     """Running statistics: average | local | recalibrate."""
-    encoders: dict[str, Any] = field(default_factory=dict)
+    encoders: dict[str, Any] = key({})
     """Other architectures, by a name: {class: ..., its arguments, clients: [ids]}; all other clients run `encoder`."""
 
 
@@ -66,9 +72,9 @@ class FederationConfig:
 class CompressionConfig:
     """Compression of clients' updates: of what is averaged or summed after training."""
 
-    name: str = "none"
+    name: str = key("none", choices=("none", "float16", "int8", "int4", "top-k"))
     """float16 | int8 | int4: fewer bits a number | top-k: the largest numbers alone | none."""
-    share: float = 0.01
+    share: float = key(0.01, within="a share in (0, 1]")
     """top-k: share of an entry's numbers that is sent, in (0, 1]."""
 
 
@@ -76,28 +82,28 @@ class CompressionConfig:
 class PrivacyConfig:
     """Noise on clients' updates, budget of all noise, and secure sums, see docs/privacy.md."""
 
-    mechanism: str = "none"
+    mechanism: str = key("none", choices=("none", "central", "local"))
     """Who adds noise to the clipped updates of clients: central: the server | local: each client | none."""
     clip: float | None = None
     """The largest norm of a client's update, above 0."""
-    clipping: str = "flat"
+    clipping: str = key("flat", choices=("flat", "layers", "adaptive"))
     """What clip bounds: flat: the norm of an update | layers: those of its tensors together | adaptive: it follows the
     clients."""
-    quantile: float = 0.5
+    quantile: float = key(0.5, within="a number in (0, 1)")
     """Share, in (0, 1), of the clients whose updates an adaptive clip leaves as they are."""
     noise_multiplier: float | None = None
     """The noise's standard deviation over clip; None: solved for epsilon."""
-    sampling: str = "fixed"
+    sampling: str = key("fixed", choices=("fixed", "poisson"))
     """fixed: rounds of one size | poisson: each client is drawn by itself, which makes central noise protect better."""
-    epsilon: float | None = None
+    epsilon: float | None = key(None, within="a number above 0, or leave it out for no budget")
     """Budget of a client; the run ends before the round that would exceed it. None: no limit."""
-    delta: float = 1e-5
+    delta: float = key(1e-5, within="a number in (0, 1)")
     """Of (epsilon, delta), in (0, 1)."""
-    accountant: str = "rdp"
+    accountant: str = key("rdp", choices=("rdp", "pld"))
     """How releases add up: rdp: by Renyi divergences | pld: by privacy loss distributions, tighter."""
     secure_sums: bool = False
     """Masks on what is averaged or summed."""
-    range: float = 64.0
+    range: float = key(64.0, within="the largest number that a client sends, at least 1")
     """The largest number, times its client's weight, that a client sends under masks; at least 1."""
 
 
@@ -105,28 +111,28 @@ class PrivacyConfig:
 class TrainingConfig:
     """The local work of a visit."""
 
-    epochs: int = 1
+    epochs: int = key(1, least=1, first=True)
     """Local epochs E."""
-    steps: int | None = None
+    steps: int | None = key(None, least=1, first=True)
     """Optimiser steps of a visit instead of epochs."""
-    most_epochs: int | None = None
+    most_epochs: int | None = key(None, least=1)
     """Clients with fewer batches train more epochs, at most this number: for B images a step and n images of the
     largest client, (floor(n / B) + 1) * epochs over the client's batches, rounded down. None: all train `epochs`."""
-    batch_size: int = 64
+    batch_size: int = key(64, least=2, first=True)
     """Images a step."""
-    clip_norm: float | None = None
+    clip_norm: float | None = key(None, within="a number above 0, or null for none", first=True)
     """Largest gradient norm; None: no clipping."""
     drop_last: bool = False
     """Leave out an epoch's last batch where it is short; a client with less than a batch keeps its one."""
-    smallest_batch: int | None = None
+    smallest_batch: int | None = key(None, least=1)
     """Fewest images of a short last batch that is trained on, without drop_last; None: 2, or 1 for one-view losses."""
-    views: str = "joint"
+    views: str = key("joint", choices=("joint", "separate"))
     """joint: all views of a batch pass the networks together | separate: one after the other, so that BatchNorm
     normalises each by itself."""
-    precision: str = "32-true"
+    precision: str = key("32-true", choices=("32-true", "tf32", "bf16-mixed", "64-true"), first=True)
     """32-true, on a GPU too | tf32: the same with a GPU's shorter products in matrices and convolutions | bf16-mixed |
     64-true."""
-    channels_last: bool = False
+    channels_last: bool = key(False, first=True)
     """Memory format of images and weights."""
 
 
@@ -134,15 +140,15 @@ class TrainingConfig:
 class ScheduleConfig:
     """The learning rate over the run: a factor in [0, 1] of progress."""
 
-    name: str = "constant"
+    name: str = key("constant", choices=("constant", "cosine", "cosine_twice", "step"), first=True)
     """constant | cosine | cosine_twice (each round's step of the cosine counts twice, as in FedSC's code) | step."""
-    per: str = "round"
+    per: str = key("round", choices=("round", "step"), first=True)
     """round: one rate a round | step: it moves within a visit."""
-    warmup: float = 0.0
+    warmup: float = key(0.0, within="a share of the run in [0, 1), such as 0.1")
     """Share of the run, in [0, 1), in which the rate first rises linearly from 0; not under cosine_twice."""
-    milestones: list[float] = field(default_factory=lambda: [0.6, 0.8])
+    milestones: list[float] = key([0.6, 0.8], first=True)
     """step: progress in [0, 1] after which the rate drops."""
-    gamma: float = 0.1
+    gamma: float = key(0.1, least=0, first=True)
     """step: factor of each drop."""
 
 
@@ -150,87 +156,170 @@ class ScheduleConfig:
 class EvaluationConfig:
     """Protocols that score the encoder."""
 
-    protocols: list[str] = field(default_factory=lambda: ["linear/v1", "knn/v1", "geometry/v1"])
+    protocols: list[str] = key(["linear/v1", "knn/v1", "geometry/v1"])
     """Protocol ids, run on the last round's encoder."""
-    every: int = 0
+    every: int = key(0, least=0)
     """Rounds between two measurements of the monitor (kNN on a held-out slice of train); 0: no monitor."""
-    batch_size: int = 500
+    batch_size: int = key(500, least=1)
     """Images a forward pass of feature extraction."""
     best_on_test: str | None = None
     """One of the protocols, run on the test images after every round too. Its best round is recorded beside the last
     one, as accuracy_best_on_test: for papers that report it; not comparable with other scores."""
 
 
+@dataclass(kw_only=True)
+class PartitionKeys:
+    """How the training images are divided among clients."""
+
+    name: str | None = key()
+    """A rule, iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks | folders | file."""
+    clients: Any = key()
+    """The number of clients."""
+    alpha: Any = key()
+    """Of the Dirichlet rules; the smaller, the fewer classes dominate a client."""
+    share: Any = key()
+    """The part of its images that each client has."""
+    min_size: Any = key()
+    """The fewest images of a client; natural ones of fewer are left out."""
+    class_: str | None = key()
+    """In place of a rule, an import path of a function of labels, and its arguments."""
+    path: str | None = key()
+    """file: the table that names the client of each image; its content, not its place, defines the run."""
+    path_sha256: str | None = key()
+    """The content of `path`, set by the run."""
+
+
+@dataclass(kw_only=True)
+class PublicKeys:
+    """Public images."""
+
+    name: str | None = key()
+    """The data set that they are of, as in data.name, or client."""
+    client: Any = key()
+    """The client whose images they are; it does not train."""
+    share: Any = key()
+    """The part of each class of the data set's training images."""
+    keep: Any = key()
+    """Whether clients keep the public images of data.name itself."""
+    absent: Any = key()
+    """The client that does not train where a data set is public."""
+
+
+@dataclass(kw_only=True)
+class EncoderKeys:
+    """A network."""
+
+    weights: str | None = key(None)
+    """What it starts from: a file or, for methods.networks.torchvision, a name such as IMAGENET1K_V1."""
+    weights_sha256: str | None = key()
+    """The file's content, set by the run."""
+
+
+@dataclass(kw_only=True)
+class HeadsKeys:
+    """Heads of objectives."""
+
+    projector: Any = key()
+    """The widths of its layers."""
+    predictor: Any = key()
+    """Its hidden layer's width."""
+    head_norm: Any = key()
+    """Whether BatchNorm is before every ReLU."""
+    last_norm: Any = key()
+    """Whether BatchNorm is on the embeddings."""
+
+
+@dataclass(kw_only=True)
+class ObjectiveKeys:
+    """The local loss."""
+
+    name: str | None = key()
+    """Of the shipped file, set by objective=NAME."""
+
+
+@dataclass(kw_only=True)
+class MethodKeys:
+    """The method."""
+
+    name: str | None = key()
+    """Of its file, set by the run."""
+
+
+@dataclass(kw_only=True)
+class OptimizerKeys:
+    """An optimiser."""
+
+    decay_norms_and_biases: Any = key(True)
+    """Whether its weight decay also shrinks parameters of fewer than two dimensions: biases, and those of normalisation
+    layers."""
+
+
 @dataclass
 class Config:
     """One run. Sections without a fixed schema name a `class` by import path; their other keys are its arguments."""
 
-    scenario: str = ""
+    scenario: str = key("", part=NAME)
     """Name of the scenario."""
-    row: str = ""
+    row: str = key("", part=NAME)
     """Name of the row on the board; empty: made from the method and the changed keys."""
-    seed: int = 0
+    seed: int = key(0, least=0, first=True, part=SEED)
     """Seed of partition, initial weights, order, views and all other random numbers."""
-    data: DataConfig = field(default_factory=DataConfig)
-    partition: dict[str, Any] = field(
-        default_factory=lambda: {"name": "dirichlet_balanced", "clients": 10, "alpha": 0.1}
-    )
-    """How the training images are divided among clients; docs/data.md has each rule with its parameters. name: a rule,
-    iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks | folders | file. clients: the number of
-    clients. alpha: of the Dirichlet rules; the smaller, the fewer classes dominate a client. share: the part of its
-    images that each client has. min_size: the fewest images of a client; natural ones of fewer are left out. class: in
-    place of a rule, an import path of a function of labels, and its arguments."""
-    public: dict[str, Any] = field(default_factory=dict)
-    """Public images, for methods that need some; empty: none. name: the data set that they are of, as in data.name, or
-    client. client: the client whose images they are; it does not train. share: the part of each class of the data set's
-    training images. keep: whether clients keep the public images of data.name itself. absent: the client that does not
-    train where a data set is public."""
-    views: dict[str, Any] = field(default_factory=dict)
+    data: DataConfig = section(DataConfig)
+    partition: dict[str, Any] = section(PartitionKeys, {"name": "dirichlet_balanced", "clients": 10, "alpha": 0.1})
+    """How the training images are divided among clients; docs/data.md has each rule with its parameters."""
+    public: dict[str, Any] = section(PublicKeys, {}, part=ROW, closed=True)
+    """Public images, for methods that need some; empty: none."""
+    views: dict[str, Any] = key({})
     """Fields of `datamodules.recipe.Recipe`."""
-    encoder: dict[str, Any] = field(default_factory=lambda: {"class": "methods.networks.convnet"})
-    """A network and its arguments. weights: what it starts from, a file or, for methods.networks.torchvision, a name
-    such as IMAGENET1K_V1; weights_sha256: the file's content, set by the run."""
-    heads: dict[str, Any] = field(default_factory=dict)
-    """Heads of every objective that has them. projector: the widths of its layers. predictor: its hidden layer's width.
-    head_norm: whether BatchNorm is before every ReLU. last_norm: whether BatchNorm is on the embeddings."""
-    objective: dict[str, Any] = field(default_factory=dict)
+    encoder: dict[str, Any] = section(EncoderKeys, {"class": "methods.networks.convnet"})
+    """A network and its arguments."""
+    heads: dict[str, Any] = section(HeadsKeys, {}, part=ROW, closed=True)
+    """Heads of every objective that has them."""
+    objective: dict[str, Any] = section(ObjectiveKeys, {}, part=ROW)
     """The local loss: class, a class of `methods.objectives`, and its arguments. objective=NAME takes a shipped one."""
-    method: dict[str, Any] = field(default_factory=dict)
+    method: dict[str, Any] = section(MethodKeys, {}, part=ROW)
     """The method: class, a class of `methods`, and its arguments."""
-    optimizer: dict[str, Any] = field(default_factory=lambda: {"class": "torch.optim.SGD", "lr": 0.03, "momentum": 0.9})
-    """An optimiser and its arguments. decay_norms_and_biases: false takes parameters of fewer than two dimensions (of
-    normalisation layers, and biases) out of its weight decay; true by default."""
-    server_optimizer: dict[str, Any] = field(default_factory=dict)
+    optimizer: dict[str, Any] = section(
+        OptimizerKeys, {"class": "torch.optim.SGD", "lr": 0.03, "momentum": 0.9}, part=ROW
+    )
+    """An optimiser and its arguments."""
+    server_optimizer: dict[str, Any] = key({}, part=ROW)
     """Server's optimiser on the clients' mean, a class of `methods.server`; empty: the mean replaces the weights."""
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    federation: FederationConfig = field(default_factory=FederationConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    compression: CompressionConfig = field(default_factory=CompressionConfig)
-    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    authors: dict[str, Any] = field(default_factory=dict)
+    schedule: ScheduleConfig = section(ScheduleConfig)
+    federation: FederationConfig = section(FederationConfig)
+    training: TrainingConfig = section(TrainingConfig)
+    compression: CompressionConfig = section(CompressionConfig, part=ROW)
+    privacy: PrivacyConfig = section(PrivacyConfig, part=ROW)
+    evaluation: EvaluationConfig = section(EvaluationConfig, part=EVALUATION)
+    authors: dict[str, Any] = key({}, part=EVALUATION)
     """Key -> value of a paper's authors, where its scenario chooses another; the record names those that differ."""
-    output: str = "runs"
+    output: str = key("runs", part=EXECUTION)
     """Folder of the run folders."""
-    logger: str = "wandb"
+    logger: str = key("wandb", choices=("wandb", "csv"), part=EXECUTION)
     """wandb (offline unless logged in) | csv."""
-    devices: Any = "auto"
+    devices: Any = key("auto", part=EXECUTION)
     """Ranks on a machine, one a GPU or a CPU core or several; auto: as docs/clusters.md says."""
-    nodes: int | None = None
+    nodes: int | None = key(None, least=1, part=EXECUTION)
     """Machines; None: as many as the launcher has started ranks on."""
-    accelerator: str = "auto"
+    accelerator: str = key("auto", choices=("auto", "cpu", "cuda"), part=EXECUTION)
     """auto | cpu | cuda."""
-    threads: int | None = None
+    threads: int | None = key(None, least=1, part=EXECUTION)
     """CPU threads a rank; None: torch's choice for one rank, a fair part of the cores for several."""
-    executor: str = "auto"
+    executor: str = key("auto", choices=("auto", "one-by-one", "side-by-side"), part=EXECUTION)
     """one-by-one: the reference | side-by-side: several clients at once | auto: on a GPU the faster, tried first."""
-    lanes: int = 4
+    lanes: int = key(4, least=1, part=EXECUTION)
     """Clients at once, side by side."""
-    deterministic: bool = False
+    deterministic: bool = key(False, part=EXECUTION)
     """The same bits in every run on one kind of GPU, by slower operations, and one by one unless executor is given; on
     a CPU they always are."""
-    minutes: float | None = None
+    minutes: float | None = key(None, least=0, part=EXECUTION)
     """Time for the command: no round begins that would not end by then, by the slowest so far; the same command
     resumes the run. None: no limit."""
-    compile: bool = False
+    compile: bool = key(False, part=EXECUTION)
     """Compile networks and views by torch.compile: seconds at the start, another rounding; prints its speed-up."""
+
+
+KEYS = {each.name: each for each in keys(Config)}
+"""Dotted name -> key, of all sections."""
+PARTS = {each.name: each.metadata.get("part") or SCENARIO for each in fields(Config)}
+"""Section, or key without one -> what it is a part of; keys of it may differ."""

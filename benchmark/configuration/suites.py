@@ -1,4 +1,4 @@
-"""Suites: the runs of several methods over several scenarios and seeds."""
+"""Suites, the runs of several methods over several scenarios and seeds, and the names of their rows."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,11 +6,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from benchmark.configuration.compose import compose
+from benchmark.configuration.compose import compose, stem
 from benchmark.configuration.files import available, read
-from benchmark.configuration.naming import folder
-from benchmark.configuration.rows import row_line
-from benchmark.configuration.typecheck import nearest
+from benchmark.configuration.identity import folder
+from benchmark.configuration.keys import nearest
 from benchmark.configuration.written import value_of
 from benchmark.errors import ConfigError, UnusedKeyError
 
@@ -74,7 +73,7 @@ def _replace_row_names(methods: list[str], rows: list[str], suite: str, scenario
     names = [method for method in methods if not (method in shipped or method.endswith(".yaml") or " " in method)]
     if not names:  # methods, their files and complete lines are left as they are
         return methods
-    lines = {_composed(scenario, line).row: line for line in rows}
+    lines = {_named(line, scenario): line for line in rows}
     for name in names:
         if name not in lines and (words := row_line(scenario.split()[0], name)) != [name]:
             lines[name] = " ".join(words)
@@ -106,3 +105,73 @@ def listed(value: Any) -> list[Any]:
 def seeds(value: Any) -> list[Any]:
     """`0,1` or a list, as a list of seeds; what is no number stays, for the config to refuse."""
     return [value_of(seed) if isinstance(seed, str) and seed else seed for seed in listed(value)]
+
+
+def row_line(scenario: str, name: str) -> list[str]:
+    """The method and the overrides of a row: `fedavg-byol` gives `fedavg objective=byol`.
+
+    A row is named by a line of a shipped suite, or as METHOD-OBJECTIVE. Where suites have different rows of one name,
+    those of suites with this scenario count. Any other name is returned as it is: a method, its file, or no row.
+
+    Raises ConfigError: the name stands for several rows.
+    """
+    if name in available("method") or name.endswith(".yaml"):
+        return [name]
+    here, elsewhere = dict[str, str](), dict[str, str]()  # line -> the suite that has it
+    for suite in available("suite"):
+        content = read("suite", suite)
+        scenarios = [str(each).split()[0] for each in content.get("scenarios", [])]
+        for line in map(str, [*content.get("methods", []), *content.get("more", [])]):
+            if _named(line, scenarios[0]) == name:
+                lines = here if scenario in scenarios else elsewhere
+                lines.setdefault(" ".join(sorted(line.split())), suite)
+    lines = here or elsewhere
+    if len(lines) > 1:
+        known = "; ".join(f"{line} (suite {suite})" for line, suite in lines.items())
+        raise ConfigError(f"{name!r} is the name of several rows: {known}: give the method and its key=value instead")
+    if lines:
+        return _method_first(next(iter(lines)))
+    for method in available("method"):
+        objective = name.removeprefix(f"{method}-")
+        if objective != name and objective in available("objective"):
+            return [method, f"objective={objective}"]
+    return [name]
+
+
+def _named(line: str, scenario: str) -> str:
+    """Name of the row of a suite's line; it is composed only where the line does not show it."""
+    method, *overrides = line.split()
+    values = _values(line)
+    if "row" in values:
+        return values["row"]
+    if not overrides:
+        return stem(method)
+    if list(values) == ["objective"]:
+        return f"{stem(method)}-{stem(values['objective'])}"
+    return str(_composed(scenario, line).row)
+
+
+def _method_first(words: str) -> list[str]:
+    """The words of a line with the method, the one that is no override, first."""
+    return sorted(words.split(), key=lambda word: "=" in word)
+
+
+def shipped_scenarios() -> set[str]:
+    """Names of the shipped scenarios, and those that lines of suites give."""
+    lines = (str(line) for suite in available("suite") for line in read("suite", suite).get("scenarios", []))
+    return {*available("scenario"), *(_values(line).get("scenario", line.split()[0]) for line in lines)}
+
+
+def shipped_rows() -> set[str]:
+    """Names of all rows of the suites, of the methods, and METHOD-OBJECTIVE."""
+    methods, names = available("method"), set[str]()
+    for suite in available("suite"):
+        content = read("suite", suite)
+        lines = map(str, [*content.get("methods", []), *content.get("more", [])])
+        names |= {_named(line, str(content["scenarios"][0]).split()[0]) for line in lines}
+    return {*methods, *names, *(f"{method}-{objective}" for method in methods for objective in available("objective"))}
+
+
+def _values(line: str) -> dict[str, str]:
+    """The key=value words of a suite's line."""
+    return {word.partition("=")[0]: word.partition("=")[2] for word in line.split()[1:]}

@@ -15,7 +15,7 @@ from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from yaml.reader import Reader
 
-from benchmark.configuration.typecheck import fits
+from benchmark.configuration.keys import fits
 
 INTEGER = r"[-+]?[0-9]+"
 FLOAT = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"

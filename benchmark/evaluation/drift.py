@@ -6,10 +6,10 @@ from benchmark.distributed.collectives import run_and_gather
 from benchmark.errors import ConfigError
 from benchmark.evaluation.evaluator import LocalModels
 from benchmark.execution.base import VisitResult
-from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.federation.loop import Callback, FederatedLoop
 from methods import trees
 from methods.base import FederatedMethod, Phase
+from methods.recalibration import has_batch_norm
 
 
 class _Collector(Callback):
@@ -30,7 +30,7 @@ class _Collector(Callback):
 def weights_phases(loop: FederatedLoop) -> list[Phase]:
     """The phases of the last round from whose replies the clients' weights follow."""
     replaced = type(loop.method).local_weights is not FederatedMethod.local_weights
-    phases = [phase for _, phase in loop.plan(max(loop.rounds - 1, 0)) if phase.where == "clients"]
+    phases = [phase for phase in loop.plan(max(loop.rounds - 1, 0)) if phase.where == "clients"]
     return [phase for phase in phases if replaced or "weights" in phase.uplink]
 
 

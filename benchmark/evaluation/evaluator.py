@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.evaluation.protocols import Scores, transfer_targets
-from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.rng import Streams
 from datamodules.federated import FederatedDataModule
 from datamodules.ops import luma
@@ -26,6 +25,7 @@ from eval.knn import knn_predict
 from eval.protocol import PROTOCOLS, evaluate, find
 from methods.base import FederatedMethod, Tree
 from methods.maths import alignment
+from methods.recalibration import has_batch_norm
 
 VIEWS = 10_000
 """Largest number of training images whose two views are compared for alignment."""

@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import partial
 
 from benchmark.evaluation.evaluator import Evaluator
-from benchmark.execution.batch_norm import has_batch_norm
 from benchmark.federation.loop import FederatedLoop
 from eval.features import Features
 from methods import trees
 from methods.base import Tree
+from methods.recalibration import has_batch_norm
 
 
 def own_models(loop: FederatedLoop, exported: Mapping[str, Tree], name: str) -> dict[int, Callable[[], Tree]]:

@@ -1,7 +1,7 @@
 """A round's replies, watched by a server that plays it once more with clients of its own; nothing of it is kept."""
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -14,7 +14,7 @@ from benchmark.errors import ConfigError, DivergedError
 from benchmark.execution.base import VisitResult
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.federation.attendance import Attendance
-from benchmark.federation.loop import Callback, FederatedLoop, Plan
+from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.federation.scheduling import VisitCosts
 from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams
@@ -30,7 +30,7 @@ Replies = Mapping[int, Mapping[str, Tensor]]
 
 def replies_unavailable(loop: FederatedLoop, data: FederatedDataModule) -> str | None:
     """Why nothing can be read from the replies of single clients, in one line; None: it can."""
-    if not any(_shown(loop, phase) for _, phase in _client_phases(loop)):
+    if not any(_shown(loop, phase) for phase in _client_phases(loop)):
         return f"shares/v1: the server sees no reply of a single client of {type(loop.method).__name__}"
     if loop.method.others:
         return "shares/v1: clients have several architectures, and the server would need clients of each"
@@ -40,17 +40,17 @@ def replies_unavailable(loop: FederatedLoop, data: FederatedDataModule) -> str |
     return None
 
 
-def _client_phases(loop: FederatedLoop) -> Plan:
+def _client_phases(loop: FederatedLoop) -> list[Phase]:
     """The phases of the last round that clients work in, and what comes between them."""
     plan = loop.plan(max((loop.round or loop.rounds) - 1, 0))
-    last = max((index for index, (_, phase) in enumerate(plan) if phase.where == "clients"), default=-1)
+    last = max((index for index, phase in enumerate(plan) if phase.where == "clients"), default=-1)
     return plan[: last + 1]
 
 
-def _first_phases(loop: FederatedLoop) -> Plan:
+def _first_phases(loop: FederatedLoop) -> list[Phase]:
     """Phases of clients in the first round alone: what they leave with a client is needed later."""
-    later = {phase.name for _, phase in _client_phases(loop)}
-    return [(actor, phase) for actor, phase in loop.plan(0) if phase.where == "clients" and phase.name not in later]
+    later = {phase.name for phase in _client_phases(loop)}
+    return [phase for phase in loop.plan(0) if phase.where == "clients" and phase.name not in later]
 
 
 def _shown(loop: FederatedLoop, phase: Phase) -> list[str]:
@@ -143,7 +143,7 @@ def _reference_replies(loop: FederatedLoop, data: FederatedDataModule, classes: 
     return {label: replies[client] for label, client in zip(classes, ids, strict=True)}
 
 
-def _replies(scratch: FederatedLoop, plan: Plan, first: Plan | None = None) -> Replies:
+def _replies(scratch: FederatedLoop, plan: Sequence[Phase], first: Sequence[Phase] | None = None) -> Replies:
     """The replies of the last round's phases, made once more from the final model.
 
     first: phases of the first round that come before them, of which only what they leave with the clients counts.

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
-from benchmark.execution.batch_norm import Recalibration
-from methods.base import Client, FederatedMethod, Message, Phase, Tree, Visit
+from methods.base import Client, Message, Phase, Tree, Visit
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,6 @@ class PendingVisit:
     client_state: from before the visit. total_loss: over the steps, None without training. images, seconds: so far.
     """
 
-    actor: Any
     visit: Visit
     client_state: Tree
     total_loss: Tensor | None
@@ -62,11 +60,9 @@ class PendingVisit:
 class PhaseInputs:
     """Inputs of the visits of one phase.
 
-    actor: the method, or BatchNorm's recalibration with its networks. inbox: client id -> all entries it was sent this
-    round. client_state: client id -> Tree that stayed with it.
+    inbox: client id -> all entries it was sent this round. client_state: client id -> Tree that stayed with it.
     """
 
-    actor: "FederatedMethod | Recalibration"
     phase: Phase
     round: int
     rounds: int

@@ -9,7 +9,6 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -68,7 +67,7 @@ class ParallelExecutor:
 
     def run(self, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits the clients; a reply has to be used before the next one is requested."""
-        if inputs.actor is not self.reference.method or inputs.phase.work != "train" or self.has_random_steps:
+        if inputs.phase.work != "train" or self.has_random_steps:
             yield from self.reference.run(inputs, clients)
             return
         pending_visits: deque[tuple[Lane, PendingVisit]] = deque()
@@ -76,7 +75,7 @@ class ParallelExecutor:
             if len(pending_visits) == len(self.lanes):
                 yield from self._finished(pending_visits)
             with lane.current():
-                pending_visits.append((lane, lane.begin(replace(inputs, actor=lane.method), client)))
+                pending_visits.append((lane, lane.begin(inputs, client)))
         while pending_visits:
             yield from self._finished(pending_visits)
 

@@ -6,7 +6,6 @@ queues, heads or BatchNorm. All other executors must give the results of this on
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -67,8 +66,7 @@ class SequentialExecutor:
         """Visits the clients in order; use a reply before requesting the next one, whose visit may overwrite it."""
         for client in clients:
             executor = self.others.get(client.kind, self)  # a seat of the server may have a kind of its own
-            actor = inputs.actor if executor is self else executor.method
-            yield executor.finish(executor.begin(replace(inputs, actor=actor), client))
+            yield executor.finish(executor.begin(inputs, client))
 
     def images(self, phase: Phase, client: Client) -> int:
         """Number of images a visit will see: its estimated cost until a visit has been timed."""
@@ -84,7 +82,6 @@ class SequentialExecutor:
     def begin(self, inputs: PhaseInputs, client: Client) -> PendingVisit:
         """Starts a visit and does its local work; on a GPU the work is only queued."""
         started, method, phase = self.clock(), self.method, inputs.phase
-        actor: Any = inputs.actor
         client_state = inputs.client_state.get(client.id, {})
         key: dict[str, Any] = {"round": inputs.round, "phase": phase.name, "client": client.id}
         stream, message = self.streams.generator("method", **key), dict(inputs.inbox[client.id])
@@ -92,29 +89,30 @@ class SequentialExecutor:
         visit = Visit(inputs.round, inputs.rounds, phase, client, message, memory, stream, first=not client_state)
         with isolated(self.streams.seed_for("global", **key), self.fabric.device):
             default_start = method.is_default("receive", phase) and method.is_default("init_client", phase)
-            weights = visit.message.get("weights") if default_start and actor is method else None
+            weights = visit.message.get("weights") if default_start else None
             self.flat_parameters.reset(overwritten_by=weights)
             method.zero_grad(set_to_none=True)
             method.train(phase.work == "train")
             if "memory" not in client_state:
-                visit.memory = actor.hook("init_client", phase)(visit)
-            actor.start_visit(visit, trees.overlay(client_state.get("stays", {}), client_state.get("statistics", {})))
+                visit.memory = method.hook("init_client", phase)(visit)
+            stayed = trees.overlay(client_state.get("stays", {}), client_state.get("statistics", {}))
+            method.start_visit(visit, {} if phase.measures else stayed)
             total_loss, images = None, 0
             if phase.work == "train":
                 total_loss, images = self._train(visit)
             elif phase.work == "observe":
-                self._observe(actor, visit)
-        return PendingVisit(actor, visit, client_state, total_loss, images, self.clock() - started)
+                self._observe(visit)
+        return PendingVisit(visit, client_state, total_loss, images, self.clock() - started)
 
     def finish(self, pending: PendingVisit) -> VisitResult:
         """The visit's reply, and what stays with the client."""
         started = self.clock()
-        method, actor, visit = self.method, pending.actor, pending.visit
+        method, visit = self.method, pending.visit
         seed = self.streams.seed_for("reply", round=visit.round, phase=visit.phase.name, client=visit.client.id)
         with isolated(seed, self.fabric.device), torch.no_grad():
-            message, memory = actor.hook("reply", visit.phase)(visit)
+            message, memory = method.hook("reply", visit.phase)(visit)
         client_state: Tree = {"memory": memory} if memory else {}
-        if actor is not method:  # recalibration only measures: the client keeps its old parts, not those of the model
+        if visit.phase.measures:  # the client keeps its old parts, not those of the model
             client_state = {**pending.client_state, **client_state}
         elif visit.phase.where == "clients":
             if method.staying:
@@ -153,7 +151,7 @@ class SequentialExecutor:
         take_step, images = self._local_step(visit, optimizer), 0
         epoch_stream = self.streams.generator("epoch", round=visit.round, phase=phase.name, client=visit.client.id)
         look: Any = partial(self.data.look, self.fabric.device, held=held, pool=self.data.pool(holder), batch_size=size)
-        batches = self._batches(method, visit, size, epochs=epochs, steps=steps, shuffled=True)
+        batches = self._batches(visit, size, epochs=epochs, steps=steps, shuffled=True)
         for index, batch in enumerate(batches):
             if index % visit.batches == 0 and phase.where == "clients":
                 with self.fabric.autocast():
@@ -205,16 +203,16 @@ class SequentialExecutor:
         method.hook("on_train_batch_end", visit.phase)(outputs, batch, visit.steps)
 
     @torch.no_grad()
-    def _observe(self, actor: Any, visit: Visit) -> None:
+    def _observe(self, visit: Visit) -> None:
         """Passes without gradient; the batches' messages are combined as the phase declares."""
-        observe = actor.hook("observe", visit.phase)
+        observe = self.method.hook("observe", visit.phase)
         observed: Message = {}
         size = visit.phase.batch_size or self.training.batch_size
-        if actor is not self.method:  # batches weigh equally in BatchNorm's statistics, so they have almost equal sizes
+        if visit.phase.measures:  # batches weigh equally in BatchNorm's statistics, so they have almost equal sizes
             examples = len(self.data.held_by(self._holder(visit)))
             size = -(-examples // -(-examples // size))
         shuffled = visit.phase.shuffled
-        for batch in self._batches(actor, visit, size, epochs=visit.phase.epochs or 1, shuffled=shuffled):
+        for batch in self._batches(visit, size, epochs=visit.phase.epochs or 1, shuffled=shuffled):
             with self.fabric.autocast():
                 observed = gather_batches(observed, observe(batch), visit.phase.gather)
         visit.observed = observed
@@ -224,11 +222,11 @@ class SequentialExecutor:
         return visit.client.id if visit.phase.data == "private" else None
 
     def _batches(
-        self, actor: Any, visit: Visit, size: int, *, epochs: int, steps: int | None = None, shuffled: bool
+        self, visit: Visit, size: int, *, epochs: int, steps: int | None = None, shuffled: bool
     ) -> Iterator[Any]:
         method, phase = self.method, visit.phase
         key: dict[str, Any] = {"round": visit.round, "phase": phase.name, "client": visit.client.id}
-        draw, draws = actor.hook("draw", phase), self.streams.generator("draws", **key)
+        draw, draws = method.hook("draw", phase), self.streams.generator("draws", **key)
         for batch in self.data.batches(
             self._holder(visit),
             method.views(phase),

@@ -10,9 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from benchmark.configuration.compose import merge
 from benchmark.configuration.instantiate import check, locate
-from benchmark.configuration.partitions import is_natural, parameters
-from benchmark.configuration.paths import expanded
-from benchmark.configuration.typecheck import fits
+from benchmark.configuration.keys import fits
+from benchmark.configuration.partitions import expanded, is_natural, parameters
 from benchmark.errors import ConfigError
 from benchmark.experiment.natural_clients import natural_clients, public_client
 from benchmark.rng import Streams

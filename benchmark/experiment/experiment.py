@@ -9,8 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from benchmark.configuration.compose import load, merge, save
-from benchmark.configuration.identity import differences, identity
-from benchmark.configuration.naming import folder, title
+from benchmark.configuration.identity import differences, folder, identity, title
 from benchmark.configuration.partitions import is_natural
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks, rank_zero_first
 from benchmark.distributed.launch import RankProcesses
@@ -18,16 +17,15 @@ from benchmark.errors import ConfigError, exit_code, message, names_full_disk
 from benchmark.evaluation.evaluator import Evaluator
 from benchmark.evaluation.protocols import expanded, transfer_targets
 from benchmark.evaluation.revisits import REVISITS
-from benchmark.execution.batch_norm import has_batch_norm
+from benchmark.evaluation.scoring import Scoring
 from benchmark.execution.compile import compile_networks
 from benchmark.execution.sequential import SequentialExecutor
-from benchmark.experiment import data, factory, privacy
+from benchmark.experiment import data, factory
+from benchmark.experiment.building import build_loop
 from benchmark.experiment.extension import copy_checkpoint
 from benchmark.experiment.initial_weights import fetch_weights
 from benchmark.experiment.lock import lock_folder
 from benchmark.experiment.run import Run, execution_environment
-from benchmark.federation.loop import FederatedLoop
-from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams, cohort_size
 from benchmark.runtime import enable_garbage_collection
 from benchmark.tracking.loggers import end_on_error, open_logger
@@ -38,6 +36,7 @@ from datamodules.sources import Source
 from eval.protocol import find
 from leaderboards import schema, store
 from methods.base import FederatedMethod
+from methods.recalibration import has_batch_norm
 
 
 class Experiment:
@@ -122,7 +121,7 @@ class Experiment:
         """The command that measures protocols of a finished run, or why they cannot be measured."""
         try:
             if any(find(name).requires for name in missing):  # an input that the run may not have
-                self.build().check_inputs(missing)
+                self.build().scoring.check_inputs(missing)
             trust = " trust=true" if external_classes(self.config) else ""
         except Exception as error:
             if exit_code(error) is None:
@@ -225,22 +224,13 @@ class Experiment:
                 raise ConfigError(
                     "the ranks have other images or clients: data.class and partition.class must not draw"
                 )
-        accountant = privacy.accountant(config, method, clients)
-        loop = FederatedLoop(
-            fabric,
-            method,
+        loop = build_loop(
+            config,
             executor,
             clients,
-            streams,
-            rounds=config.federation.rounds,
-            attendance=factory.attendance(config),
-            uplink=Uplink(
-                accountant.updates, factory.compression(config, method), privacy.secure_sums(config, method, clients)
-            ),
-            folder=self.folder / "checkpoint",
+            self.folder / "checkpoint",
             config_hash="/".join([identity(config), *hashes]),
-            accountant=accountant,
-            execution_environment=partial(execution_environment, fabric=fabric, compiled=compiled, external=external),
+            environment=partial(execution_environment, fabric=fabric, compiled=compiled, external=external),
         )
         for name in transfer_targets(protocols) if training else ():
             rank_zero_first(fabric, partial(other, name))  # a missing data set is reported now, not after the training
@@ -263,14 +253,20 @@ class Experiment:
             fabric=fabric,
             data=module,
             loop=loop,
-            evaluator=Evaluator(
-                method, module, streams, other, batch_size=config.evaluation.batch_size, device=fabric.device
+            scoring=Scoring(
+                loop,
+                Evaluator(
+                    method, module, streams, other, batch_size=config.evaluation.batch_size, device=fabric.device
+                ),
+                uses_batch_norm and (untrained or method.batch_norm == "local"),
+                config.data.name,
+                config.method["name"],
+                self.display,
             ),
-            recalibrated=uses_batch_norm and (untrained or method.batch_norm == "local"),
             external=external,
         )
         self._refuse_impossible(method, images, protocols)
-        run.check_inputs(protocols)
+        run.scoring.check_inputs(protocols)
         return run
 
     def _refuse_impossible(self, method: FederatedMethod, images: Source, protocols: Sequence[str]) -> None:

@@ -19,8 +19,8 @@ from torch import nn
 
 from benchmark.configuration.identity import identity
 from benchmark.configuration.instantiate import arguments, locate
-from benchmark.configuration.typecheck import nearest
-from benchmark.configuration.weights import sha256
+from benchmark.configuration.keys import nearest
+from benchmark.configuration.partitions import sha256
 from benchmark.errors import ConfigError
 from benchmark.experiment.run import Run
 from leaderboards.schema import Record
@@ -50,7 +50,7 @@ def export_encoder(run: Run, record: Record, file: Path, *, format: str | None =
         raise ConfigError(f"{file} is a folder: give the name of a file in it, e.g. {file / 'encoder.pt'}")
     if not file.parent.is_dir():
         raise ConfigError(f"{file}: there is no folder {file.parent}: make it first")
-    name, encoder = run.exported_encoder(name)
+    name, encoder = run.scoring.exported_encoder(name)
     recipe, channels = run.data.recipe, run.data.source.train.images.shape[1]
     beside, card, text = (file.with_name(f"{file.name}{ending}") for ending in (".new", ".json", ".json.new"))
     try:

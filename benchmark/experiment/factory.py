@@ -18,8 +18,8 @@ from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments import LightningEnvironment
 from omegaconf import DictConfig, OmegaConf
 
-from benchmark.configuration.identity import NEWER
 from benchmark.configuration.instantiate import arguments, check, construct, locate, named_classes
+from benchmark.configuration.schema import KEYS
 from benchmark.distributed.launch import RankProcesses, accelerator, under_srun
 from benchmark.distributed.strategy import IndependentRanks
 from benchmark.errors import ConfigError
@@ -240,7 +240,7 @@ def attendance(config: DictConfig) -> Attendance:
 def compression(config: DictConfig, built: FederatedMethod) -> Compression | None:
     """Compression of the clients' updates; refuses a method that has none."""
     name, rounds = config.compression.name, max(1, config.federation.rounds)
-    if name != "top-k" and config.compression.share != NEWER["compression.share"]:
+    if name != "top-k" and config.compression.share != KEYS["compression.share"].default:
         raise ConfigError("compression.share needs compression.name=top-k")
     if name == "none":
         return None

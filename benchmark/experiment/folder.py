@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from benchmark.configuration.compose import load, merge
 from benchmark.configuration.identity import differences
 from benchmark.configuration.instantiate import refuse_foreign_classes
-from benchmark.configuration.weights import pin
+from benchmark.configuration.partitions import pin
 from benchmark.errors import ConfigError
 from benchmark.experiment.initial_weights import refuse_download
 

@@ -14,7 +14,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from benchmark.configuration.weights import changed_content, encoder_sections, sha256, weights_file
+from benchmark.configuration.partitions import changed_content, encoder_sections, sha256, weights_file
 from benchmark.errors import ConfigError
 from methods.libraries import hub_file, torchvision_weights
 from methods.networks import Encoder

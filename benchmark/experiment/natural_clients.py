@@ -7,8 +7,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from benchmark.configuration.instantiate import check, locate
-from benchmark.configuration.partitions import file_hash, parameters
-from benchmark.configuration.paths import expanded
+from benchmark.configuration.partitions import expanded, file_hash, parameters
 from benchmark.errors import ConfigError
 from datamodules import natural
 from datamodules.natural import NamedPartition

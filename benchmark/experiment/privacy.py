@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig
 
-from benchmark.configuration.identity import NEWER
 from benchmark.configuration.instantiate import arguments, locate
+from benchmark.configuration.schema import KEYS
 from benchmark.errors import ConfigError
 from benchmark.experiment import factory
 from benchmark.federation.accountant import PrivacyAccountant, Release, noise_multiplier
@@ -47,7 +47,7 @@ def accountant(config: DictConfig, method: FederatedMethod, clients: Sequence[Cl
 def secure_sums(config: DictConfig, method: FederatedMethod, clients: Sequence[Client]) -> SecureSums | None:
     """Masks on what the clients' replies are averaged or summed from, or None."""
     if not config.privacy.secure_sums:
-        if config.privacy.range != NEWER["privacy.range"]:
+        if config.privacy.range != KEYS["privacy.range"].default:
             raise ConfigError("privacy.range needs privacy.secure_sums=true")
         return None
     if config.compression.name != "none":
@@ -67,12 +67,12 @@ def _updates(config: DictConfig, method: FederatedMethod, clients: Sequence[Clie
     """Clipping and noise of the clients' updates, or None; refuses a method whose updates they do not cover."""
     given, name = config.privacy, type(method).__name__
     if given.mechanism == "none":
-        if useless := [key for key in NEEDS_MECHANISM if given[key] != NEWER[f"privacy.{key}"]]:
+        if useless := [key for key in NEEDS_MECHANISM if given[key] != KEYS[f"privacy.{key}"].default]:
             keys = " and ".join(f"privacy.{key}" for key in useless)
             raise ConfigError(f"{keys} need{'s' * (len(useless) == 1)} privacy.mechanism=central or local")
         return None
     _check_noise(config)
-    if given.clipping != "adaptive" and given.quantile != NEWER["privacy.quantile"]:
+    if given.clipping != "adaptive" and given.quantile != KEYS["privacy.quantile"].default:
         raise ConfigError("privacy.quantile needs privacy.clipping=adaptive")
     phases = (phase for round in range(config.federation.rounds) for phase in method.plan(round))
     if any(method.noise(phase, client) for phase in phases for client in clients[:1]):

@@ -20,20 +20,22 @@ Decisions
 
 import math
 from collections.abc import Collection
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from benchmark.federation.stages import Exchange, Reply, Stage
 from benchmark.federation.updates import combined_entries, start_of
 from benchmark.rng import Streams
 from methods import trees
-from methods.base import Message, MethodError, Tree, Visit
+from methods.base import MethodError, Tree
 
 RESIDUAL = "residual"
 """Key of a client's state for what it has not sent yet."""
 
 
-class Compression:
+class Compression(Stage):
     """How the updates of a run are compressed.
 
     Args:
@@ -51,12 +53,10 @@ class Compression:
         return self.name == "top-k"
 
     @torch.no_grad()
-    def sent(self, visit: Visit, message: Message, residual: Tree) -> tuple[Message, dict[str, int], Tree]:
-        """A reply as the server receives it, the bytes of each compressed entry, and what the client has still to send.
-
-        residual: what it had to send before, by entry.
-        """
-        phase, client = visit.phase.name, visit.client.id
+    def client(self, reply: Reply, exchange: Exchange) -> Reply:
+        """A reply as the server receives it; under top-k the client's state has what it has still to send."""
+        visit, message, phase, client = reply.visit, reply.message, exchange.phase.name, reply.visit.client.id
+        residual = exchange.states.get(client, {}).get(RESIDUAL, {}) if self.keeps else {}
         stream = self.streams.generator("compression", round=visit.round, phase=phase, client=client)
         nbytes, kept = dict[str, int](), dict(residual)
         compressible = {entry: self._compressible(message.get(entry, {})) for entry in combined_entries(visit.phase)}
@@ -78,7 +78,8 @@ class Compression:
                 received, size = self._rounded(update, stream)
             nbytes[entry] = trees.nbytes(message[entry]) - trees.nbytes(chosen) + size
             message = {**message, entry: trees.overlay(message[entry], trees.add(start, received))}
-        return message, nbytes, kept
+        state = {**reply.state, RESIDUAL: kept} if kept else reply.state
+        return replace(reply, message=message, sent={**reply.sent, **nbytes}, state=state)
 
     def _compressible(self, reply: Tree) -> Tree:
         """The leaves of an entry that are compressed."""

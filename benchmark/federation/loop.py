@@ -21,7 +21,6 @@ from lightning.fabric import Fabric
 from benchmark.distributed.collectives import broadcast, gather, raise_on_all_ranks, run_and_gather
 from benchmark.errors import OutOfTimeError
 from benchmark.execution.base import Executor, PhaseInputs, VisitResult
-from benchmark.execution.batch_norm import Recalibration
 from benchmark.federation.accountant import PrivacyAccountant
 from benchmark.federation.aggregation import Aggregation, RankReplies
 from benchmark.federation.attendance import Attendance
@@ -35,6 +34,7 @@ from benchmark.federation.uplink import PhaseUplink, Uplink
 from benchmark.rng import Streams
 from methods import trees
 from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Tree, Turn
+from methods.recalibration import RECALIBRATE
 
 
 class Callback:
@@ -60,10 +60,6 @@ class Callback:
 
     def on_pause(self, loop: "FederatedLoop") -> None:
         """Called when the next round would end after the deadline."""
-
-
-Plan = list[tuple[Any, Phase]]
-"""Phases, each with the object whose hooks it calls."""
 
 
 class FederatedLoop:
@@ -124,8 +120,8 @@ class FederatedLoop:
             DivergedError: a loss, a reply or a client's state is not finite.
         """
         self.restore()
-        if self.method.batch_norm == "recalibrate":
-            Recalibration(self.method).check(self.server)  # refuses now what it could not measure after the round
+        if self.method.batch_norm == RECALIBRATE:
+            self.method.check_recalibration(self.server)  # refuses now what it could not measure after the round
         if not self.environments:  # a run of no rounds is recorded with one too
             self.record_environment()
         for callback in self.callbacks:
@@ -170,7 +166,7 @@ class FederatedLoop:
     def client_phases(self, round: int) -> list[tuple[Phase, Sequence[Client]]]:
         """The phases of a round that clients take part in, each with those clients."""
         replying = self.replying(round, self.cohort(round))
-        return [(phase, self.members(phase, replying)) for _, phase in self.plan(round) if phase.where == "clients"]
+        return [(phase, self.members(phase, replying)) for phase in self.plan(round) if phase.where == "clients"]
 
     def cohort(self, round: int) -> Sequence[int]:
         """Indices into `clients` of those drawn for a round."""
@@ -183,7 +179,7 @@ class FederatedLoop:
     @cached_property
     def late(self) -> frozenset[int]:
         """Indices of the clients that miss the deadline, in every round."""
-        sampled = (phase for _, phase in self.plan(0) if phase.where == "clients" and phase.cohort != "all")
+        sampled = (phase for phase in self.plan(0) if phase.where == "clients" and phase.cohort != "all")
         if self.attendance.deadline is None or (first := next(sampled, None)) is None:
             return frozenset()
         return self.attendance.late(self.streams, [self.executor.images(first, client) for client in self.clients])
@@ -193,7 +189,7 @@ class FederatedLoop:
         """The mean number of replies in a round whose cohort is a Poisson sample."""
         return self.attendance.expected(len(self.clients) - len(self.late))
 
-    def run_round(self, round: int, plan: Plan | None = None) -> dict[str, Any]:
+    def run_round(self, round: int, plan: Sequence[Phase] | None = None) -> dict[str, Any]:
         """One round; returns its line: loss, images, client seconds, bytes by entry, notes, epsilon of its clients.
 
         plan: the phases to run; None: those of the round.
@@ -207,10 +203,10 @@ class FederatedLoop:
         client_reports: list[VisitReport] = []
         server_reports: list[VisitReport] = []
         released: set[int] = set()
-        for actor, phase in self.plan(round) if plan is None else plan:
+        for phase in self.plan(round) if plan is None else plan:
             members = self.members(phase, replying)
             lost, absent = (absent, []) if phase.where == "clients" and phase.cohort != "all" else ([], absent)
-            reports = self.run_phase(actor, phase, round, members, inbox, lost)
+            reports = self.run_phase(phase, round, members, inbox, lost)
             if phase.where == "server":
                 server_reports += reports
                 continue
@@ -227,12 +223,11 @@ class FederatedLoop:
             line["epsilon"] = {str(client): self.accountant.epsilon(client) for client in sorted(released)}
         return line
 
-    def plan(self, round: int) -> Plan:
-        """The round's phases, each with the object whose hooks it calls: the method, or last recalibration."""
-        phases: Plan = [(self.method, phase) for phase in self.method.plan(round)]
-        if self.method.batch_norm == "recalibrate":
-            phases.append((Recalibration(self.method), Recalibration.phase))
-        names = [phase.name for _, phase in phases]
+    def plan(self, round: int) -> list[Phase]:
+        """The round's phases: the method's, and last the measurement of BatchNorm's statistics, by that policy."""
+        last = [self.method.recalibration] if self.method.batch_norm == RECALIBRATE else []
+        phases = [*self.method.plan(round), *last]
+        names = [phase.name for phase in phases]
         if len(set(names)) < len(names):  # random streams and client states are keyed by these names
             raise MethodError(f"two phases of a round share a name ({', '.join(names)}): name them apart")
         return phases
@@ -249,7 +244,6 @@ class FederatedLoop:
 
     def run_phase(
         self,
-        actor: Any,
         phase: Phase,
         round: int,
         members: Sequence[Client],
@@ -263,12 +257,12 @@ class FederatedLoop:
         stream = self.streams.generator("server", round=round, phase=phase.name)
         turn = Turn(round, self.rounds, phase, members, self.clients, stream)
         reached = sorted([*members, *lost], key=attrgetter("id"))
-        mail: Mail = actor.hook("send", phase)(self.server, replace(turn, members=reached))
+        mail: Mail = self.method.hook("send", phase)(self.server, replace(turn, members=reached))
         for client in members:
             inbox[client.id].update(mail.to(client.id))
         private = {entry for message in mail.private.values() for entry in message}
         self.common = {entry: tree for entry, tree in {**self.common, **mail.common}.items() if entry not in private}
-        uplink = self.uplink.of_phase(phase, round, reached, self.common)
+        uplink = self.uplink.of_phase(phase, round, reached, self.common, self.client_state, self.expected_replies)
         aggregation = Aggregation(uplink.received_reductions)
         cost = partial(self.costs.of, phase)
         assigned = assign_clients(members, self.fabric.global_rank, self.fabric.world_size, cost)
@@ -276,7 +270,7 @@ class FederatedLoop:
             callback.on_phase_start(self, phase, len(assigned))
 
         def visit_assigned() -> tuple[list[VisitReport], RankReplies]:
-            inputs = PhaseInputs(actor, phase, round, self.rounds, inbox, self.client_state)
+            inputs = PhaseInputs(phase, round, self.rounds, inbox, self.client_state)
             visits = self.executor.run(inputs, assigned)
             reports = [self.collect_result(result, aggregation, uplink) for result in visits]
             return reports, aggregation.staged(self.fabric)
@@ -292,18 +286,18 @@ class FederatedLoop:
             self.ledger.record_downlink(round, phase.name, reached, mail)
             for report in reports:
                 self.ledger.record_uplink(round, phase.name, report.uplink)
-        replies = uplink.combined(aggregation.merged(self.fabric, rank_replies), self.expected_replies)
+        replies = uplink.combined(aggregation.merged(self.fabric, rank_replies))
         check_replies(replies, round, phase)
         if not members and not replies:  # a Poisson sample may draw nobody
             return reports
-        self.server = broadcast(self.fabric, lambda: actor.hook("update", phase)(self.server, turn, replies))
+        self.server = broadcast(self.fabric, lambda: self.method.hook("update", phase)(self.server, turn, replies))
         return reports
 
     def collect_result(self, result: VisitResult, aggregation: Aggregation, uplink: PhaseUplink) -> VisitReport:
         """Adds a visit's reply to the aggregate and writes the client's new state to a file, not yet in use."""
         check_visit(result)
         visit = result.visit
-        sent = uplink.sent(result, self.client_state)
+        sent = uplink.sent(result)
         aggregation.add(visit, sent.received, self.server)
         file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, sent.state)
         for callback in self.callbacks:
@@ -365,7 +359,7 @@ class FederatedLoop:
         scratch.client_state = self.client_state.scratch_copy()
         scratch.ledger = CommunicationLedger()
         scratch.accountant = self.accountant.empty()
-        scratch.uplink = self.uplink.scratch_copy()
+        scratch.uplink = copy.deepcopy(self.uplink)  # with a clip of its own, which may move
         try:
             yield scratch
         finally:

@@ -17,16 +17,18 @@ Decisions
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from benchmark.errors import DivergedError
 from benchmark.federation.divergence import DIVERGENCE_HINT, last_good_round
+from benchmark.federation.stages import Exchange, Reply, Stage, refuse_partial
 from benchmark.federation.updates import refuse_whole_numbers
 from benchmark.rng import Streams
 from methods import trees
-from methods.base import Mean, Message, MethodError, Phase, Reduction, Replies, Sum, Tree, Visit
+from methods.base import Mean, MethodError, Phase, Reduction, Replies, Sum, Tree, Visit
 
 DEGREE = 10
 """Neighbours that a client shares a mask with."""
@@ -38,7 +40,7 @@ def is_masked(phase: Phase, how: Reduction | None) -> bool:
     return phase.where == "clients" and (isinstance(how, Sum) or (isinstance(how, Mean) and not how.single))
 
 
-class SecureSums:
+class SecureSums(Stage):
     """Masked sums of a run.
 
     Args:
@@ -54,6 +56,33 @@ class SecureSums:
         """The clients of a phase that share masks. clients: ids of all that were sent its message."""
         return MaskedCohort(self, phase, round, sorted(clients))
 
+    def reductions(self, phase: Phase, reductions: Mapping[str, Reduction]) -> Mapping[str, Reduction]:
+        """Masked entries are added up."""
+        return {entry: Sum() if is_masked(phase, how) else how for entry, how in reductions.items()}
+
+    @torch.no_grad()
+    def client(self, reply: Reply, exchange: Exchange) -> Reply:
+        """A reply with what is added up under masks: four bytes a number, and the weight.
+
+        Raises:
+            MethodError: a number or a weight is larger than was agreed on, or whole numbers are sent.
+        """
+        hows = {entry: how for entry, how in exchange.reductions.items() if is_masked(exchange.phase, how)}
+        refuse_partial("secure_sums", [*hows], reply)
+        cohort = self.cohort(exchange.phase, exchange.round, exchange.reached)
+        masked = {entry: cohort.masked(reply.visit, entry, reply.message[entry], how) for entry, how in hows.items()}
+        nbytes = {entry: sum(4 * leaf.numel() for _, leaf in trees.leaves(tree)) for entry, tree in masked.items()}
+        return replace(reply, masked={**reply.message, **masked}, sent={**reply.sent, **nbytes})
+
+    @torch.no_grad()
+    def server(self, replies: Replies, exchange: Exchange) -> Replies:
+        """The sums without masks, divided where a mean is asked for; equal to the plain ones but for rounding."""
+        cohort, values = self.cohort(exchange.phase, exchange.round, exchange.reached), dict(replies)
+        for entry, how in exchange.reductions.items():
+            if entry in values and is_masked(exchange.phase, how):
+                values[entry] = cohort.opened(entry, values[entry], how, replies.clients)
+        return Replies(values, replies.clients)
+
 
 class MaskedCohort:
     """The clients of one phase that share masks; `SecureSums.cohort` makes it."""
@@ -62,42 +91,7 @@ class MaskedCohort:
         self.sums, self.phase, self.round, self.clients = sums, phase, round, clients
         self.step = len(clients) * sums.largest / (MODULUS // 2 - len(clients))
 
-    def uplink(self, uplink: Mapping[str, Reduction]) -> Mapping[str, Reduction]:
-        """How the masked replies are combined: masked entries are added up."""
-        return {entry: Sum() if is_masked(self.phase, how) else how for entry, how in uplink.items()}
-
-    @torch.no_grad()
-    def sent(self, visit: Visit, message: Message, uplink: Mapping[str, Reduction]) -> Message:
-        """A reply as the server receives it. uplink: how the replies would be combined without masks.
-
-        Raises:
-            MethodError: a number or a weight is larger than was agreed on, or whole numbers are sent.
-        """
-        return {
-            entry: self._masked(visit, entry, tree, uplink[entry]) if is_masked(self.phase, uplink.get(entry)) else tree
-            for entry, tree in message.items()
-        }
-
-    @torch.no_grad()
-    def combined(self, replies: Replies, uplink: Mapping[str, Reduction]) -> Replies:
-        """The sums without masks, divided where a mean is asked for; equal to the plain ones but for rounding."""
-        values = {
-            entry: self._opened(entry, tree, uplink[entry], replies.clients)
-            if is_masked(self.phase, uplink[entry])
-            else tree
-            for entry, tree in replies.items()
-        }
-        return Replies(values, replies.clients)
-
-    def nbytes(self, message: Message, uplink: Mapping[str, Reduction]) -> dict[str, int]:
-        """Bytes of a masked reply's masked entries: four a number, and the weight."""
-        return {
-            entry: sum(4 * leaf.numel() for _, leaf in trees.leaves(tree))
-            for entry, tree in message.items()
-            if is_masked(self.phase, uplink.get(entry))
-        }
-
-    def _masked(self, visit: Visit, entry: str, tree: Tree, how: Reduction) -> Tree:
+    def masked(self, visit: Visit, entry: str, tree: Tree, how: Reduction) -> Tree:
         """An entry as whole numbers modulo 2^32, with its weight beside the numbers of a mean."""
         weight = 1.0
         if isinstance(how, Mean):
@@ -125,7 +119,7 @@ class MaskedCohort:
             masks,
         )
 
-    def _opened(self, entry: str, total: Tree, how: Reduction, clients: Sequence[int]) -> Tree:
+    def opened(self, entry: str, total: Tree, how: Reduction, clients: Sequence[int]) -> Tree:
         """A masked sum as numbers, without the masks that were meant for clients which have not replied."""
         absent = set(self.clients) - set(clients)
         for client in clients if absent else ():

@@ -16,20 +16,22 @@ Decisions
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
 from benchmark.federation.clipping import Clipping
+from benchmark.federation.stages import Exchange, Reply, Stage, refuse_partial
 from benchmark.federation.updates import combined_entries, refuse_whole_numbers, start_of
 from benchmark.rng import Streams
 from methods import trees
-from methods.base import Mean, Message, MethodError, Phase, Reduction, Replies, Sum, Tree, Visit
+from methods.base import Mean, Message, MethodError, Phase, Reduction, Replies, Sum, Tree
 
 WITHIN = "within_clip"
 """Entry of a reply under an adaptive clip: whether the update was within it."""
 
 
-class UpdatePrivacy:
+class UpdatePrivacy(Stage):
     """What happens to the updates of a run.
 
     Args:
@@ -51,12 +53,12 @@ class UpdatePrivacy:
         self.mechanism, self.clipping, self.noise_multiplier = mechanism, clipping, noise_multiplier
         self.streams, self.sampling = streams, sampling
 
-    def uplink(self, phase: Phase) -> Mapping[str, Reduction]:
-        """How the replies of a phase are combined: means of updates count clients equally."""
+    def reductions(self, phase: Phase, reductions: Mapping[str, Reduction]) -> Mapping[str, Reduction]:
+        """Means of updates count clients equally."""
         covered = combined_entries(phase)
         means = {entry: Mean("clients") for entry in covered if isinstance(phase.uplink[entry], Mean)}
         within = {WITHIN: Sum()} if covered and self.clipping.adaptive else {}
-        return {**phase.uplink, **means, **within}
+        return {**reductions, **means, **within}
 
     def multipliers(self, phase: Phase) -> dict[str, float]:
         """What a client's reply costs its account: the covered entries, which are one release -> its multiplier."""
@@ -65,14 +67,12 @@ class UpdatePrivacy:
         sensitivity = 1 if self.mechanism == "central" else 2  # in units of C
         return {" and ".join(covered) + " by client": self.noise_multiplier / sensitivity}
 
-    def check_sent(self, phase: Phase, common: Message) -> None:
-        """MethodError where a Poisson sample's updates have no start that all clients share, or are no mean of theirs.
-
-        common: what all clients were sent alike.
-        """
+    def check(self, exchange: Exchange) -> None:
+        """MethodError where a Poisson sample's updates have no start that all clients share, or are no mean."""
+        phase = exchange.phase
         if self.sampling is None:
             return
-        if missing := [entry for entry in combined_entries(phase) if entry not in common]:
+        if missing := [entry for entry in combined_entries(phase) if entry not in exchange.common]:
             raise MethodError(
                 f"privacy.sampling=poisson: {', '.join(missing)} of phase {phase.name!r} is not sent to all clients "
                 "alike, so a round that draws nobody has nothing to add the noise to: use privacy.sampling=fixed"
@@ -85,12 +85,14 @@ class UpdatePrivacy:
             )
 
     @torch.no_grad()
-    def sent(self, visit: Visit, message: Message) -> Message:
+    def client(self, reply: Reply, exchange: Exchange) -> Reply:
         """A reply as it is sent: its update clipped and, under `local`, with noise.
 
         An entry that the client was not sent, such as SCAFFOLD's differences, is an update itself.
         """
+        visit, message = reply.visit, reply.message
         covered = combined_entries(visit.phase)
+        refuse_partial("mechanism", covered, reply)
         entries = [entry for entry in covered if any(trees.leaves(message.get(entry, {})))]
         for entry in entries:
             refuse_whole_numbers(entry, message[entry], "privacy.mechanism")
@@ -104,19 +106,17 @@ class UpdatePrivacy:
             message = {**message, **{entry: self._noisy(message[entry], 1.0, stream) for entry in entries}}
         if covered and self.clipping.adaptive:
             message = {**message, WITHIN: {"n": torch.tensor(0.5 if within else -0.5)}}
-        return message
+        return replace(reply, message=message)
 
     @torch.no_grad()
-    def combined(self, phase: Phase, replies: Replies, round: int, common: Message, expected: float) -> Replies:
-        """The combined replies, under `central` with noise: in a mean, that of the sum over the number of clients.
-
-        common: what all clients were sent. expected: the number of replies that a Poisson sample has on average.
-        """
+    def server(self, replies: Replies, exchange: Exchange) -> Replies:
+        """The combined replies, under `central` with noise: in a mean, that of the sum over the number of clients."""
+        phase, common = exchange.phase, exchange.common
         covered = combined_entries(phase)
         if self.mechanism != "central" or not covered:
             return replies
-        stream, values = self.streams.generator("noise", round=round, phase=phase.name), dict(replies)
-        clients = len(replies.clients) if self.sampling is None else expected
+        stream, values = self.streams.generator("noise", round=exchange.round, phase=phase.name), dict(replies)
+        clients = len(replies.clients) if self.sampling is None else exchange.expected
         within = values.pop(WITHIN, {"n": torch.zeros(())})["n"]
         if self.sampling is not None:
             values |= {entry: self._expected_mean(phase, entry, replies, common, clients) for entry in covered}

@@ -18,10 +18,9 @@ from benchmark.distributed.launch import accelerator
 from benchmark.errors import ConfigError
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import factory
+from benchmark.experiment.building import build_loop
 from benchmark.experiment.data import Clients
-from benchmark.federation.accountant import PrivacyAccountant
 from benchmark.federation.loop import Callback, FederatedLoop
-from benchmark.federation.uplink import Uplink
 from benchmark.parity.case import Case
 from benchmark.parity.files import SERVER, Numbers
 from benchmark.parity.inputs import GivenViews, fingerprint, initial
@@ -61,19 +60,7 @@ def replay(case: Case, precision: str, device: str = "auto", **settings: Any) ->
     clients = Clients(data.parts, case.absent)
     recorder = Recorder(case, method, data, expected)
     with tempfile.TemporaryDirectory() as folder, without_tf32():
-        loop = FederatedLoop(
-            fabric,
-            method,
-            factory.executor(config, executor),
-            clients,
-            Streams(seed),
-            rounds=config.federation.rounds,
-            attendance=factory.attendance(config),
-            folder=Path(folder),
-            config_hash="",
-            accountant=PrivacyAccountant(method, clients, delta=config.privacy.delta, budget=None),
-            uplink=Uplink(),
-        )
+        loop = build_loop(config, factory.executor(config, executor), clients, Path(folder))
         loop.callbacks = [recorder]
         loop.fit()
     return recorder.numbers

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from benchmark.configuration.identity import identity
 from benchmark.configuration.instantiate import locate, named_classes
-from benchmark.configuration.weights import encoder_sections, sha256, weights_file
+from benchmark.configuration.partitions import encoder_sections, sha256, weights_file
 from benchmark.federation.loop import FederatedLoop
 from datamodules.federated import FederatedDataModule
 from methods.libraries import hub_file, torchvision_weights

@@ -12,6 +12,7 @@ import yaml
 from benchmark.cli.main import parsers
 from benchmark.configuration.files import available, summary
 from benchmark.configuration.keys import Key, keys
+from benchmark.configuration.schema import KEYS
 from datamodules.recipe import Recipe
 from eval.factories import Protocol
 from eval.protocol import PROTOCOLS, find
@@ -57,7 +58,7 @@ def config_page() -> str:
         "keys are the arguments of that class: see [methods](methods-papers.md), [objectives](methods.objectives.md),",
         "[networks](methods.md#methods.networks) and [server optimisers](methods.md#methods.server).",
     ]
-    known = [*keys(), *keys(Recipe, "views.")]
+    known = [*KEYS.values(), *keys(Recipe, "views.")]
     sections = dict.fromkeys(key.name.rpartition(".")[0] for key in known if "." in key.name)
     for section in ("", *sections):
         lines += ["", f"## `{section}`" if section else "## Keys without a section"]

@@ -161,20 +161,31 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
                 unnamed.append(argument)
         return {}
 
-    monkeypatch.setattr(factories, "class_subset", lambda features, per_class, _: record(per_class) or features)
-    probes = "augmented_probe by_client lbfgs_probe linear_probe swept_probe"
-    others = "clusters geometry knn knn_by_k label_free_score membership semi spectrum scores_of"
-    for function in f"{probes} {others}".split():
+    official = PROTOCOLS[name]
+    if official.compute.__module__ != "eval.factories":  # the function itself, which has the settings by name
+        official = replace(official, compute=record)
+    for function in ["knn", "knn_by_k", "label_free_score", "spectrum", "scores_of"]:
         monkeypatch.setattr(factories, function, record)
     guesses = (subject.local_step().views, 1.0)
     monkeypatch.setattr(factories, "reconstruct", lambda *arguments, **settings: record(**settings) or guesses)
     monkeypatch.setattr(factories, "tsne", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
     models = subject.local_models(0)
     subject = replace(subject, local_models=lambda images: record(images) or models)
-    PROTOCOLS[name].run(subject, stream(name))
+    official.run(subject, stream(name))
     assert named.items() <= PINNED[name].items()
     elsewhere = {"images"} if name == "inversion/v1" else set()  # the step in the subject was made on so many
     assert unnamed == [value for key, value in PINNED[name].items() if key not in named.keys() | elsewhere]
+
+
+def test_a_protocol_gets_of_the_subject_what_its_function_declares(subject):
+    def of_features(features, generator, on_progress, power):
+        return {"sum": float(features.train_x.sum()) ** power, "same": generator.initial_seed()}
+
+    made = replace(PROTOCOLS["knn/v1"], compute=of_features, settings={"power": 1})
+    drawn = stream("a")
+    assert made.run(subject, drawn) == {"sum": float(subject.features.train_x.sum()), "same": drawn.initial_seed()}
+    inputs = replace(made, compute=lambda subject, inputs: {"same": inputs is subject.encoder_inputs}, settings={})
+    assert inputs.run(subject, drawn) == {"same": True}
 
 
 def test_every_protocol_gives_its_headline_in_its_unit(subject):

@@ -6,10 +6,8 @@ import yaml
 from benchmark.configuration import files
 from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available
-from benchmark.configuration.identity import identity
-from benchmark.configuration.naming import folder
-from benchmark.configuration.rows import row_line
-from benchmark.configuration.suites import suite
+from benchmark.configuration.identity import folder, identity
+from benchmark.configuration.suites import row_line, suite
 from benchmark.errors import ConfigError
 from benchmark.experiment.tuning import parse_grid
 from tests.run_helpers import TINY

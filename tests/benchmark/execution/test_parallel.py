@@ -93,7 +93,7 @@ class TestRecordings:
         loop.run_round(0)
         sent, before = loop.server, trees.clone(loop.server["c"])
         inbox = {client.id: {"weights": sent["weights"], "c": sent["c"]} for client in loop.clients}
-        given = PhaseInputs(loop.method, loop.method.phases[0], 1, 3, inbox, loop.client_state)
+        given = PhaseInputs(loop.method.phases[0], 1, 3, inbox, loop.client_state)
         list(loop.executor.run(given, loop.clients))
         assert difference(sent["c"], before) == 0
 
@@ -236,9 +236,7 @@ class TestMeasured:
             executor.images = lambda phase, client: (sizes or {}).get(client, 1)
         self.measured = measured = AutotunedExecutor(*executors, clock)
         phase = phase or Phase("fit")
-        return [
-            list(measured.run(PhaseInputs(None, phase, round, 9, {}, {}), block)) for round, block in enumerate(blocks)
-        ]
+        return [list(measured.run(PhaseInputs(phase, round, 9, {}, {}), block)) for round, block in enumerate(blocks)]
 
     def test_the_faster_is_kept(self):
         rounds = self.visits(1.0, 0.4, [range(8)] * 4)

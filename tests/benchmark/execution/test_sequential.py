@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from benchmark.errors import ConfigError
-from benchmark.execution.batch_norm import Recalibration
 from benchmark.experiment import data
 from benchmark.federation.loop import Callback
 from benchmark.rng import isolated
@@ -371,7 +370,7 @@ class TestRecalibration:
         layer = run.loop.method.objective.encoder.backbone[1].train()
         for images, measured in ((1, 0), (2, 1)):
             batch = SimpleNamespace(views=(torch.rand(images, 3, 8, 8),))
-            assert Recalibration(run.loop.method).observe(batch) == {}
+            assert run.loop.method.observe_recalibrate(batch) == {}
             assert layer.num_batches_tracked == measured
 
     def test_it_changes_neither_a_clients_memory_nor_a_layers_own_momentum(self, tmp_path):

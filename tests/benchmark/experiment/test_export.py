@@ -19,7 +19,7 @@ from rich.console import Console
 from torchvision import models
 
 from benchmark.cli.main import main
-from benchmark.configuration.weights import sha256
+from benchmark.configuration.partitions import sha256
 from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.folder import load_folder
 from benchmark.tracking.progress import Display

@@ -7,7 +7,7 @@ import torch
 
 from benchmark.cli.main import main
 from benchmark.configuration.compose import compose, load
-from benchmark.configuration.naming import folder
+from benchmark.configuration.identity import folder
 from benchmark.errors import ConfigError
 from benchmark.experiment.extension import bound_to_rounds, extension, reads_rounds
 from benchmark.federation.checkpoint import Checkpoint

@@ -15,9 +15,8 @@ from torchvision import models
 from torchvision.transforms._presets import ImageClassification
 
 from benchmark.configuration.compose import compose
-from benchmark.configuration.identity import identity
-from benchmark.configuration.naming import folder
-from benchmark.configuration.weights import sha256
+from benchmark.configuration.identity import folder, identity
+from benchmark.configuration.partitions import sha256
 from benchmark.errors import ConfigError
 from benchmark.experiment import factory
 from benchmark.experiment.data import source

@@ -284,7 +284,7 @@ class TestWhatARunLeaves:
     ],
 )
 def test_inputs_that_not_every_run_has_for_its_protocols(tmp_path, overrides, inputs):
-    assert experiment(tmp_path, *overrides)[0].build().inputs() == inputs
+    assert experiment(tmp_path, *overrides)[0].build().scoring.inputs() == inputs
 
 
 def test_crops_of_probes_are_resized_as_their_protocol_says(tmp_path):

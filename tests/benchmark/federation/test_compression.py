@@ -71,9 +71,10 @@ def test_what_is_not_sent_is_added_to_the_next_update(tmp_path, monkeypatch):
     run = run_helpers.build_run(tmp_path, "fedavg", *words)
     loop, most = run.loop, round(0.1 * (ENCODER + PROJECTOR))
     loop.restore()
-    inner, updates = loop.uplink.compression.sent, []
-    look = lambda *given: (updates.append(trees.clone(given[1]["weights"])), inner(*given))[1]  # noqa: E731
-    monkeypatch.setattr(loop.uplink.compression, "sent", look)
+    (stage,) = loop.uplink.stages
+    inner, updates = stage.client, []
+    look = lambda reply, *given: (updates.append(trees.clone(reply.message["weights"])), inner(reply, *given))[1]  # noqa: E731
+    monkeypatch.setattr(stage, "client", look)
     seen = run_helpers.collect_visits(run, lambda done: trees.clone(done.message["weights"]))
     for played in range(2):
         before = trees.clone(loop.server["weights"])

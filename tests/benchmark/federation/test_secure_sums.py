@@ -10,6 +10,7 @@ from benchmark.execution.base import VisitResult
 from benchmark.federation.aggregation import Aggregation
 from benchmark.federation.clipping import Clipping
 from benchmark.federation.secure_sums import MODULUS, MaskedCohort, SecureSums
+from benchmark.federation.stages import Exchange, Reply
 from benchmark.federation.update_privacy import WITHIN, UpdatePrivacy
 from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams
@@ -40,39 +41,49 @@ def cohort(clients, largest=8.0, seed=0):
     return SecureSums(largest, weights, torch.float32, Streams(seed)).cohort(FIT, 0, clients)
 
 
+def sent(masked, visit, message, uplink=FIT.uplink):
+    """What the server receives of a reply."""
+    return masked.sums.client(Reply(visit, message), Exchange(FIT, 0, masked.clients, {}, reductions=uplink)).received
+
+
+def combined(masked, replies, uplink=FIT.uplink):
+    """The sums without masks."""
+    return masked.sums.server(replies, Exchange(FIT, 0, masked.clients, {}, reductions=uplink))
+
+
 def summed(masked, clients):
     """The combined replies of those of the cohort that reply, and what the server received of each."""
-    received = {client: masked.sent(visit(client), reply(client), FIT.uplink) for client in clients}
+    received = {client: sent(masked, visit(client), reply(client)) for client in clients}
     total = {entry: trees.map(lambda leaf: leaf, received[clients[0]][entry]) for entry in ("weights", "delta")}
     for client in clients[1:]:
         total = {entry: trees.map(torch.add, tree, received[client][entry]) for entry, tree in total.items()}
-    return masked.combined(Replies(total, clients), FIT.uplink), received
+    return combined(masked, Replies(total, clients)), received
 
 
 class TestSums:
     @pytest.mark.parametrize("replying", [range(4), [0, 2, 3], [1]], ids=["all", "one-is-absent", "one-replies"])
     def test_they_are_the_plain_ones_to_half_a_step_a_client(self, replying):
         masked, clients = cohort(range(4)), list(replying)
-        combined, _ = summed(masked, clients)
-        assert (combined["delta"]["w"] - plain_sum(clients)).abs().max() <= masked.step * len(clients) / 2 + 1e-6
+        opened, _ = summed(masked, clients)
+        assert (opened["delta"]["w"] - plain_sum(clients)).abs().max() <= masked.step * len(clients) / 2 + 1e-6
         weights = [10 + client for client in clients]
         mean = sum(w * reply(k)["weights"]["w"].double() for w, k in zip(weights, clients, strict=True)) / sum(weights)
         share = sum(weights) / 50
-        assert (combined["weights"]["w"] - mean).abs().max() <= 5 * masked.step * len(clients) / 2 / share + 1e-6
+        assert (opened["weights"]["w"] - mean).abs().max() <= 5 * masked.step * len(clients) / 2 / share + 1e-6
 
     def test_large_cohorts_share_masks_with_few(self):
         masked, clients = cohort(range(30)), [client for client in range(30) if client not in (3, 4, 17)]
         assert all(len(masked._neighbours(client)) == 10 for client in range(30))
         assert all(a in masked._neighbours(b) for a in range(30) for b in masked._neighbours(a))
-        combined, _ = summed(masked, clients)
-        assert (combined["delta"]["w"] - plain_sum(clients)).abs().max() <= masked.step * len(clients) / 2 + 1e-5
+        opened, _ = summed(masked, clients)
+        assert (opened["delta"]["w"] - plain_sum(clients)).abs().max() <= masked.step * len(clients) / 2 + 1e-5
 
     def opened(self, masked, uplink, replies):
         """What is combined of one entry's replies of clients 0, 1, ..."""
         (entry,) = uplink
-        received = [masked.sent(visit(client), {entry: tree}, uplink)[entry] for client, tree in enumerate(replies)]
+        received = [sent(masked, visit(client), {entry: tree}, uplink)[entry] for client, tree in enumerate(replies)]
         total = trees.map(lambda *leaves: sum(leaves), *received)
-        return masked.combined(Replies({entry: total}, range(len(replies))), uplink)[entry]
+        return combined(masked, Replies({entry: total}, range(len(replies))), uplink)[entry]
 
     def test_the_largest_numbers_of_all_clients_do_not_overflow(self):
         for clients in (1, 2, 3, 4, 7, 10):
@@ -99,14 +110,14 @@ class TestSums:
     def test_what_no_mask_can_hide_is_refused(self, error, examples, message, line):
         reply = {entry: {"w": torch.tensor(values)} for entry, values in message.items()}
         with pytest.raises(error, match=line):
-            cohort(range(2)).sent(visit(0, examples), reply, FIT.uplink)
+            sent(cohort(range(2)), visit(0, examples), reply, {entry: FIT.uplink[entry] for entry in reply})
 
     def test_what_is_needed_one_by_one_is_sent_as_it_is(self):
-        sent = cohort(range(4)).sent(visit(0), reply(0), FIT.uplink)
-        assert torch.equal(sent["rows"]["w"], reply(0)["rows"]["w"])
+        received = sent(cohort(range(4)), visit(0), reply(0))
+        assert torch.equal(received["rows"]["w"], reply(0)["rows"]["w"])
         single = {"a": Mean(lambda server, message: 1.0), "b": Mean(over="clients"), "c": Cat()}
         summed = {"d": Sum(), "e": Sum()}
-        assert cohort([0]).uplink({**single, "d": Sum(), "e": Mean()}) == {**single, **summed}
+        assert cohort([0]).sums.reductions(FIT, {**single, "d": Sum(), "e": Mean()}) == {**single, **summed}
 
 
 def correlation(received, plain):
@@ -191,7 +202,7 @@ class TestUplink:
         start, reply = ({"weights": {"w": torch.tensor(values)}} for values in ([0.0, 0.0], [3.0, 4.0]))
         visit = Visit(0, 3, phase, client, start, {}, torch.Generator())
         result = VisitResult(visit, reply if message is None else message, {}, 1.0, 8, 0.1)
-        return Uplink(updates, None, masks).of_phase(phase, 0, [client], start).sent(result, {})
+        return Uplink(updates, None, masks).of_phase(phase, 0, [client], start, {}, 1).sent(result)
 
     def updates(self, mechanism, clipping="flat", noise=1.0):
         return UpdatePrivacy(mechanism, Clipping(clipping, 1.0), noise, Streams(0))

@@ -10,6 +10,7 @@ import torch
 from benchmark.errors import ConfigError
 from benchmark.federation.accountant import Release, epsilon
 from benchmark.federation.clipping import Clipping
+from benchmark.federation.stages import Exchange, Reply
 from benchmark.federation.update_privacy import WITHIN, UpdatePrivacy
 from benchmark.rng import Streams
 from benchmark.tracking.record import covers_encoder, headline
@@ -37,6 +38,20 @@ def privacy(mechanism, clip, noise_multiplier, seed=0, name="flat", sampling=Non
     return UpdatePrivacy(mechanism, clipping, noise_multiplier, Streams(seed), sampling)
 
 
+def exchange(phase, common, expected=4):
+    return Exchange(phase, 0, range(4), common, expected=expected)
+
+
+def behind(made, visit, message):
+    """A reply behind the stage."""
+    return made.client(Reply(visit, message), exchange(visit.phase, visit.message)).message
+
+
+def on_server(made, phase, replies, common, expected):
+    """The combined replies behind the stage."""
+    return made.server(replies, exchange(phase, common, expected))
+
+
 class TestClipping:
     @pytest.mark.parametrize(
         ("name", "delta", "weights", "clipped"), [("flat", 4.0, 1.6, 0.8), ("layers", 0.5, 1 + 0.5**0.5, 0.5)]
@@ -47,23 +62,23 @@ class TestClipping:
         By layers, each of two tensors may have 1 / sqrt(2): (3, 0) is cut to it, (0, 0.5) is within it.
         """
         reply = {**REPLY, "delta": {"w": torch.tensor([0.0, delta])}}
-        sent = privacy("central", 1.0, 0.0, name=name).sent(visit(), reply)
+        sent = behind(privacy("central", 1.0, 0.0, name=name), visit(), reply)
         torch.testing.assert_close(sent["weights"]["encoder"]["w"], torch.tensor([weights, 1.0]))
         torch.testing.assert_close(sent["delta"]["w"], torch.tensor([0.0, clipped]))
 
     def test_a_short_update_is_sent_as_it_is_one_of_nothing_stays_nothing_and_whole_numbers_are_refused(self):
-        assert privacy("central", 5.0, 1.0).sent(visit(), REPLY) is REPLY
+        assert behind(privacy("central", 5.0, 1.0), visit(), REPLY) is REPLY
         still = {"weights": SENT["weights"], "delta": {"w": torch.zeros(2)}}
-        sent = privacy("local", 1.0, 1e-30).sent(visit(), still)
+        sent = behind(privacy("local", 1.0, 1e-30), visit(), still)
         assert torch.equal(sent["weights"]["encoder"]["w"], SENT["weights"]["encoder"]["w"])
         with pytest.raises(MethodError, match="'delta' has whole numbers: send floats"):
-            privacy("central", 1.0, 1.0).sent(visit(), {**REPLY, "delta": {"n": torch.tensor([3])}})
+            behind(privacy("central", 1.0, 1.0), visit(), {**REPLY, "delta": {"n": torch.tensor([3])}})
 
     def test_what_a_client_was_sent_alone_is_where_it_started(self):
         """A private entry replaces the common one in the client's message, and leaves that stay are not in a reply."""
         message = {"weights": {"encoder": {"w": torch.tensor([9.0, 0.0])}, "head": {"v": torch.ones(3)}}}
         reply = {"weights": {"encoder": {"w": torch.tensor([9.0, 2.0])}}, "delta": {}}
-        sent = privacy("central", 1.0, 0.0).sent(visit(message=message), reply)
+        sent = behind(privacy("central", 1.0, 0.0), visit(message=message), reply)
         torch.testing.assert_close(sent["weights"], {"encoder": {"w": torch.tensor([9.0, 1.0])}})
         assert sent["delta"] == {}
 
@@ -73,17 +88,17 @@ class TestClipping:
         server = Phase("s", where="server", uplink={"w": Sum()})
         for phase in (Phase("see", work="observe", uplink={"R": Mean()}), server):
             assert made.multipliers(phase) == {}
-            assert made.uplink(phase) == phase.uplink
+            assert made.reductions(phase, phase.uplink) == phase.uplink
 
 
 class TestAdaptive:
     def test_clients_say_whether_their_updates_are_within_the_clip_which_moves_by_the_papers_rule(self):
         """The update has norm 5. Three of four within, quantile 0.5: C exp(-0.2 (0.75 - 0.5))."""
         for clip, said in ((4.9, -0.5), (5.1, 0.5)):
-            assert privacy("central", clip, 0.0, name="adaptive").sent(visit(), REPLY)[WITHIN]["n"] == said
+            assert behind(privacy("central", clip, 0.0, name="adaptive"), visit(), REPLY)[WITHIN]["n"] == said
         made = privacy("central", 2.0, 0.0, name="adaptive")
         replies = Replies({"weights": {"w": torch.zeros(3)}, WITHIN: {"n": torch.tensor(1.0)}}, range(4))
-        combined = made.combined(FIT, replies, 0, {}, 4)
+        combined = on_server(made, FIT, replies, {}, 4)
         assert made.clipping.norm == pytest.approx(2 * math.exp(-0.2 * 0.25))
         assert set(combined) == {"weights"}
 
@@ -102,7 +117,7 @@ class TestAdaptive:
         assert both == pytest.approx(epsilon(((Release(1.1), 1),), 1e-5), rel=1e-9)
         replies = Replies({"weights": {"w": torch.zeros(10_000)}, WITHIN: {"n": torch.tensor(0.0)}}, range(4))
         made, phase = privacy("central", 1.0, 0.3, name="adaptive", cohort=4), Phase("fit", uplink={"weights": Sum()})
-        noise = made.combined(phase, replies, 0, {}, 4)["weights"]["w"].std().item()
+        noise = on_server(made, phase, replies, {}, 4)["weights"]["w"].std().item()
         assert noise == pytest.approx((0.3**-2 - 0.4**-2) ** -0.5, rel=0.03)
 
 
@@ -113,20 +128,20 @@ class TestPoisson:
         """Two replied where four were expected: half of the mean update of 2."""
         phase = Phase("fit", uplink={"weights": Mean()})
         replies = Replies({"weights": {"w": torch.full((3,), 3.0)}}, range(2))
-        combined = privacy("central", 10.0, 0.0, sampling=0.5).combined(phase, replies, 0, ONES, 4.0)
+        combined = on_server(privacy("central", 10.0, 0.0, sampling=0.5), phase, replies, ONES, 4.0)
         assert torch.equal(combined["weights"]["w"], torch.full((3,), 2.0))
         common = {"weights": {"w": torch.zeros(10_000)}}
-        nobody = privacy("central", 1.0, 2.0, sampling=0.5).combined(phase, Replies({}, []), 0, common, 4.0)
+        nobody = on_server(privacy("central", 1.0, 2.0, sampling=0.5), phase, Replies({}, []), common, 4.0)
         assert nobody["weights"]["w"].std().item() == pytest.approx(2 / 4, rel=0.03)
 
     def test_an_update_without_a_common_start_and_what_is_no_mean_of_a_sample_are_refused(self):
         made = privacy("central", 1.0, 1.0, sampling=0.5)
-        made.check_sent(Phase("fit", uplink={"weights": Mean()}), ONES)
+        made.check(exchange(Phase("fit", uplink={"weights": Mean()}), ONES))
         with pytest.raises(MethodError, match="delta of phase 'fit' is not sent to all clients alike"):
-            made.check_sent(FIT, ONES)
+            made.check(exchange(FIT, ONES))
         for how, cohort, why in ((Sum(), "sampled", "weights is a sum"), (Mean(), "all", "it has all clients")):
             with pytest.raises(MethodError, match=rf"phase 'fit' averages no sample \({why}\): use sampling=fixed"):
-                made.check_sent(Phase("fit", uplink={"weights": how}, cohort=cohort), ONES)
+                made.check(exchange(Phase("fit", uplink={"weights": how}, cohort=cohort), ONES))
 
     @pytest.mark.usefixtures("few_orders")
     def test_a_run_charges_every_client_in_every_round_whoever_is_drawn_and_if_nobody_is(self, tmp_path):
@@ -145,21 +160,22 @@ class TestNoise:
     @pytest.mark.parametrize(("how", "deviation"), [(Mean(), 0.75 / 4), (Sum(), 0.75)])
     def test_central_noise_of_a_sum_has_z_times_c_and_of_a_mean_that_over_its_clients(self, how, deviation):
         phase, made = Phase("fit", uplink={"weights": how}), privacy("central", 1.5, 0.5)
-        combined = made.combined(phase, Replies(self.MANY, range(4)), 0, {}, 4)
+        combined = on_server(made, phase, Replies(self.MANY, range(4)), {}, 4)
         assert combined["weights"]["w"].std().item() == pytest.approx(deviation, rel=0.03)
         assert abs(combined["weights"]["w"].mean().item()) < 4 * deviation / 100
         assert combined.clients == tuple(range(4))
 
     def test_local_noise_of_a_client_has_z_times_c_and_each_mechanism_adds_noise_in_one_place(self):
+        phase = Phase("fit", uplink={"weights": Mean()})
         sent, again = (
-            privacy("local", 1.5, 0.5, seed=seed).sent(visit(message=self.MANY), self.MANY)["weights"]["w"]
+            behind(privacy("local", 1.5, 0.5, seed=seed), visit(phase, self.MANY), self.MANY)["weights"]["w"]
             for seed in (0, 1)
         )
         assert sent.std().item() == pytest.approx(0.75, rel=0.03)
         assert not torch.equal(sent, again)
         replies = Replies(self.MANY, [0])
-        assert privacy("local", 1.0, 1.0).combined(FIT, replies, 0, {}, 1) is replies
-        assert privacy("central", 1.0, 1.0).sent(visit(message=self.MANY), self.MANY) is self.MANY
+        assert on_server(privacy("local", 1.0, 1.0), FIT, replies, {}, 1) is replies
+        assert behind(privacy("central", 1.0, 1.0), visit(phase, self.MANY), self.MANY) is self.MANY
 
 
 class TestRuns:

@@ -156,6 +156,10 @@ def test_a_command_imports_what_it_needs_and_bounds_spinning_before_that(tmp_pat
     """One process, in which each command needs more than the one before."""
     (tmp_path / "results").mkdir()
     commands = [
+        (["run", "digits", "fedvag"], ["torch", "lightning", "sklearn"]),
+        (["run", "suite=digits", "methods=fedvag"], ["torch", "lightning", "sklearn"]),
+        (["run", "digits", "ssd", "federation.round=3"], ["torch", "lightning", "sklearn"]),
+        (["list", "methods"], ["torch", "lightning", "sklearn"]),
         (["board", f"folder={tmp_path}"], ["torch", "lightning", "wandb", "sklearn"]),
         (["list"], ["lightning", "wandb", "matplotlib", "sklearn"]),
         ([*RUN, f"output={tmp_path}/x"], ["wandb", "sklearn", "pandas"]),
@@ -166,5 +170,6 @@ def test_a_command_imports_what_it_needs_and_bounds_spinning_before_that(tmp_pat
         capture_output=True, text=True, check=False, env=environment,
     )  # fmt: skip
     lines = done.stdout.splitlines()
-    assert [line for line in lines if line.startswith("ENDED")] == ["ENDED 0 []"] * 3, done.stdout + done.stderr
+    ended = [line for line in lines if line.startswith("ENDED")]
+    assert ended == ["ENDED 2 []"] * 3 + ["ENDED 0 []"] * 4, done.stdout + done.stderr
     assert next(line for line in lines if line.startswith("BEFORE")) == "BEFORE False 10000"

@@ -1,0 +1,53 @@
+"""The federated loop of a config, for a run, the table of what leaves a client, and a comparison with authors' code."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from benchmark.execution.base import Executor
+from benchmark.experiment import factory, privacy
+from benchmark.federation.attendance import Attendance
+from benchmark.federation.loop import FederatedLoop
+from benchmark.federation.uplink import Uplink
+from methods.base import Client
+
+
+def build_loop(
+    config: DictConfig,
+    work: Executor,
+    clients: Sequence[Client],
+    folder: Path,
+    *,
+    config_hash: str = "",
+    everybody: bool = False,
+    compressed: bool = True,
+    environment: Callable[[Executor], dict[str, Any]] = lambda executor: {},
+) -> FederatedLoop:
+    """The rounds of a config by an executor.
+
+    folder: of the checkpoint. config_hash: what a checkpoint has to be of. everybody: all clients are drawn, and reply.
+    compressed: whether replies are compressed, if the config says so. environment: see `FederatedLoop`.
+    """
+    resident: Any = work.reference
+    built = resident.method
+    accountant = privacy.accountant(config, built, clients)
+    return FederatedLoop(
+        resident.fabric,
+        built,
+        work,
+        clients,
+        resident.streams,
+        rounds=config.federation.rounds,
+        attendance=Attendance() if everybody else factory.attendance(config),
+        folder=folder,
+        config_hash=config_hash,
+        accountant=accountant,
+        uplink=Uplink(
+            accountant.updates,
+            factory.compression(config, built) if compressed else None,
+            privacy.secure_sums(config, built, clients),
+        ),
+        execution_environment=environment,
+    )
