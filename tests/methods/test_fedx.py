@@ -131,7 +131,7 @@ def test_the_sum_of_the_terms():
     related = relational(*out.embeddings, out.extra[0][1], 0.1), relational(*p, taught[2], 0.1)
     expected = 2 * related[0] + 3 * global_contrastive(p[0], taught[1], 0.1) + 5 * related[1]
     torch.testing.assert_close(value, expected)
-    assert abs(float(related[1] - relational(*p, taught[1], 0.1))) > 1e-3
+    assert abs((related[1] - relational(*p, taught[1], 0.1)).item()) > 1e-3
     value.backward()
     assert all(parameter.grad is None for parameter in term.teacher.parameters())
     assert all(parameter.grad.any() for parameter in term.predictor.parameters())
