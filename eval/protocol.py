@@ -130,7 +130,7 @@ def _transfer(name: str, target: str, version: int) -> Protocol:
 
 def _typed(value: Any, hint: Any) -> Any:
     """A value of `protocols.yaml` for an argument of this type: an object of a class from its arguments, or a tuple."""
-    if isinstance(value, dict) and hint is not dict:
+    if isinstance(value, dict):
         cls = next(each for each in (*get_args(hint), hint) if isinstance(each, type) and get_type_hints(each))
         return cls(**{name: _typed(item, get_type_hints(cls)[name]) for name, item in value.items()})
     return tuple(value) if isinstance(value, list) else value

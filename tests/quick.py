@@ -53,7 +53,8 @@ class Map:
         path = Path(name)
         if path.suffix != ".py" or path.parts[0] not in PACKAGES:
             return {test for test, text in self.tests.items() if path.name in text}
-        ring = met = {".".join(path.with_suffix("").parts).removesuffix(".__init__")}
+        module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+        ring = met = {module} & self.imports.modules
         while ring:
             ring = {each for one in ring for each in self.imports.find_modules_that_directly_import(one)} - met
             met = met | ring

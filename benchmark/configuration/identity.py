@@ -84,10 +84,13 @@ def variant(name: str, changed: Iterable[str], command_line: Mapping[str, Any], 
     """
     keys = [key for key in changed if (part_of(key) == ROW) == rows]
     words = [f"{key.removeprefix('method.')}={_short(_value(command_line, config, key))}" for key in keys]
-    full = "+".join((name, *words))
-    if len(full) <= LONGEST:
-        return full
-    return f"{full[:LONGEST]}-{hashlib.sha256(full.encode()).hexdigest()[:8]}"  # file systems limit a folder's name
+    return joined_name(name, words)
+
+
+def joined_name(name: str, changes: Iterable[str]) -> str:
+    """A name with its changes, cut off where it is too long: file systems limit a folder's name."""
+    full = "+".join((name, *changes))
+    return full if len(full) <= LONGEST else f"{full[:LONGEST]}-{hashlib.sha256(full.encode()).hexdigest()[:8]}"
 
 
 def _value(command_line: Mapping[str, Any], config: DictConfig, key: str) -> Any:

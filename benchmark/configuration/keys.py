@@ -207,12 +207,11 @@ def within(value: float, words: str) -> bool:
     """Whether a number is within the bounds that words have: an interval, or `above 0`, or `at least 1`."""
     if found := re.search(r"([\[(])(\d+), (\d+)([\])])", words):
         low, high = int(found[2]), int(found[3])
-        return (low < value or (low == value and found[1] == "[")) and (
-            value < high or (value == high and found[4] == "]")
-        )
+        above = value >= low if found[1] == "[" else value > low
+        return above and (value <= high if found[4] == "]" else value < high)
     number = re.search(r"(above|at least) (\d+)", words)
     assert number, words
-    return (value > int(number[2]) or (value == int(number[2]) and number[1] == "at least")) and value < math.inf
+    return (value > int(number[2]) if number[1] == "above" else value >= int(number[2])) and value < math.inf
 
 
 def keys(schema: type, prefix: str = "", part: str = SCENARIO) -> Iterator[Key]:
@@ -225,9 +224,9 @@ def keys(schema: type, prefix: str = "", part: str = SCENARIO) -> Iterator[Key]:
         facts.pop("closed", None)
         default = field.default if field.default_factory is MISSING else field.default_factory()
         if not is_dataclass(hints[field.name]):
-            if not first and facts.get("older", MISSING) is MISSING:
-                facts["older"] = default
-            yield Key(name, hints[field.name], default, schema, facts.pop("older", MISSING), own, **facts)
+            older = facts.pop("older", MISSING)
+            older = default if older is MISSING and not first else older
+            yield Key(name, hints[field.name], default, schema, older, own, **facts)
         if known:
             for each in keys(known, f"{name}.", own):
                 given = default.get(each.name.rpartition(".")[2], MISSING) if isinstance(default, dict) else MISSING

@@ -20,7 +20,7 @@ from eval.inputs import REASONS
 from eval.protocol import find
 
 
-class Shown(Protocol):
+class Progress(Protocol):
     """What is shown of a long evaluation."""
 
     def print(self, line: str) -> None:
@@ -56,7 +56,7 @@ class Scoring:
     recalibrated: bool
     dataset: str
     method: str
-    display: Shown
+    display: Progress
     arrays: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def available(self, protocols: Iterable[str]) -> list[str]:

@@ -5,7 +5,6 @@ many rounds from the start.
 """
 
 import ast
-import hashlib
 import inspect
 import os
 import shutil
@@ -18,7 +17,7 @@ from omegaconf import DictConfig
 
 from benchmark.configuration.compose import compose, load, merge, take_keys
 from benchmark.configuration.files import available
-from benchmark.configuration.identity import LONGEST, folder, identity
+from benchmark.configuration.identity import LONGEST, folder, identity, joined_name
 from benchmark.configuration.instantiate import BASES, locate, named_classes
 from benchmark.errors import ConfigError
 from benchmark.experiment.folder import load_folder
@@ -134,8 +133,7 @@ def _scenario(config: DictConfig, rounds: int) -> str:
     others = [word for word in words if not word.startswith(f"{KEY}=")]
     if len(others) == len(words) or _shipped_rounds(config, base) != rounds:
         others = sorted([*others, f"{KEY}={rounds}"])
-    full = "+".join((base, *others))
-    return full if len(full) <= LONGEST else f"{full[:LONGEST]}-{hashlib.sha256(full.encode()).hexdigest()[:8]}"
+    return joined_name(base, others)
 
 
 def _shipped_rounds(config: DictConfig, scenario: str) -> int | None:
