@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from eval.features import EvalError
+from eval.features import EvalError, Progress, ignore
 
 
 class ObservedStep(NamedTuple):
@@ -40,7 +40,7 @@ def reconstruct(
     steps: int,
     lr: float,
     variation: float,
-    on_progress: Callable[[float], None] = lambda _: None,
+    on_progress: Progress = ignore,
 ) -> tuple[Tensor, float]:
     """Inputs whose gradient points where the observed one does, `[n, C, H, W]`, and the cosine that is left.
 

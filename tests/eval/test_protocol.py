@@ -151,7 +151,7 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
     named, unnamed = {}, []
 
     def record(*arguments, **settings):
-        for name in ("generator", "on_progress"):
+        for name in ("generator", "note", "on_progress"):
             settings.pop(name, None)
         named.update(flat(settings))
         for argument in arguments:
@@ -164,7 +164,7 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
     official = PROTOCOLS[name]
     if official.compute.__module__ != "eval.factories":  # the function itself, which has the settings by name
         official = replace(official, compute=record)
-    for function in ["knn", "knn_by_k", "label_free_score", "spectrum", "scores_of"]:
+    for function in ["spectrum", "scores_of"]:
         monkeypatch.setattr(factories, function, record)
     guesses = (subject.local_step().views, 1.0)
     monkeypatch.setattr(factories, "reconstruct", lambda *arguments, **settings: record(**settings) or guesses)
