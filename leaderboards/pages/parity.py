@@ -16,8 +16,6 @@ from leaderboards.schema import Record
 
 FILE = "parity.json"
 """The table's file in the leaderboards' folder."""
-START = "<!-- parity: written by the parity command from tests/parity -->"
-END = "<!-- end of parity -->"
 USUAL, CHANGED = "cifar10-micro", "cifar10-micro-settings"
 """The scenario of the suite's rows, and that of rows `ROW+KEY=VALUE`: such a row with one setting of the authors."""
 
@@ -97,7 +95,7 @@ def filled(page: str, parity: Parity, records: Sequence[Record] = ()) -> str:
     """docs/parity.md with the tables between its marks; records: of the runs whose accuracies are compared."""
     values = {"results": parity.results, "accuracies": accuracies(records)}
     functions = {"shown": shown, "two_digits": two_digits, "signed": signed}
-    return replace_between(page, START, END, render("parity.md.j2", **values, **functions))
+    return replace_between(page, "parity", render("parity.md.j2", **values, **functions))
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from leaderboards.markdown import in_bytes, render, replace_between
 
 SHEET = "privacy.json"
 """The sheet's file in the leaderboards' folder."""
-START = "<!-- sheet: written by the privacy command from the methods -->"
-END = "<!-- end of sheet -->"
 PLAIN = "sent as it is"
 COLUMNS = ("method", "phase", "entry", "what it is", "bytes", "when", "combined", "the server needs", "protected")
 
@@ -86,7 +84,7 @@ def sizes(entries: Iterable[Entry]) -> str:
 
 def filled(page: str, sheet: Sheet) -> str:
     """docs/privacy.md with the sheet's tables between its marks."""
-    return replace_between(page, START, END, render("privacy.md.j2", sheet=sheet, columns=COLUMNS, cells=cells))
+    return replace_between(page, "sheet", render("privacy.md.j2", sheet=sheet, columns=COLUMNS, cells=cells))
 
 
 def table(method: Method) -> Table:

@@ -12,8 +12,6 @@ from leaderboards.papers.verdicts import OFF, OPEN, REPRODUCED, Verdict
 from leaderboards.schema import Record
 from leaderboards.store import load_yaml
 
-START = "<!-- published: written by the board command from leaderboards/published and the run records -->"
-END = "<!-- end of published -->"
 EXPLANATIONS: dict[str, str] = load_yaml("explanations.yaml")
 """Table, as "paper, table" -> the likely reason why our numbers differ."""
 
@@ -47,7 +45,7 @@ def filled(page: str, verdicts: Sequence[Verdict], records: Sequence[Record] = (
         "explained": explained,
     }
     shown |= {"parity_of": parity_of, "heading": heading, "counted": counted(verdicts), "trained": trained(verdicts)}
-    return replace_between(page, START, END, render("reproduction.md.j2", groups=tables(verdicts), **shown))
+    return replace_between(page, "published", render("reproduction.md.j2", groups=tables(verdicts), **shown))
 
 
 def counted(verdicts: Sequence[Verdict]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leaderboards.markdown import render, replace_between, rewrite
-from leaderboards.pages.methods import END, START
 from leaderboards.pages.plots import GRID, End, label_ends, save
 from leaderboards.palette import Look, looks
 from leaderboards.rank import HEADLINE, Cell, Row, board
@@ -32,7 +31,7 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
             rows = _rows(study, records)
             ours = our_curves(study, rows)
             text = table(study, ours, epsilons(study, rows))
-            rewrite(page, partial(replace_between, start=START, end=END, text=text))
+            rewrite(page, partial(replace_between, mark="ours", text=text))
             if ours:
                 save(partial(_draw, study, ours), page.with_suffix(".svg"))
 
