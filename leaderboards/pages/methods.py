@@ -7,17 +7,12 @@ from pathlib import Path
 
 from leaderboards.comparisons import COMPARISONS, Difference, differences
 from leaderboards.markdown import anchor, escape, replace_between, rewrite, table_lines
-from leaderboards.pages.board import scenarios
+from leaderboards.pages.board import boards
 from leaderboards.pages.columns import BELOW, BELOW_WORDS, COLUMNS, ENCODERS_WORDS, WORST_ENCODER
 from leaderboards.pages.reproduction import heading
 from leaderboards.papers.tables import Published
-from leaderboards.rank import FLOOR, HEADLINE, Row, board
+from leaderboards.rank import FLOOR, HEADLINE, Row
 from leaderboards.schema import Record
-
-
-def boards(records: Sequence[Record]) -> dict[str, list[Row]]:
-    """The board of each scenario, from which all pages are filled."""
-    return {scenario: board(records, scenario) for scenario in scenarios(records)}
 
 
 def filled(page: str, method: str, boards: Mapping[str, list[Row]], cells: Sequence[Published]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leaderboards.markdown import render, replace_between, rewrite
-from leaderboards.pages.plots import GRID, End, label_ends, save
+from leaderboards.pages.plots import GRID, End, label_ends, panels, save
 from leaderboards.palette import Look, looks
 from leaderboards.rank import HEADLINE, Cell, Row, board
 from leaderboards.schema import Record
@@ -107,16 +107,14 @@ def label(position: float | str) -> str:
 
 
 def _draw(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> "Figure":
-    from matplotlib.figure import Figure
-
-    panels = [(f"ours: {study['ours']['title']}", ours)]
+    shown = [(f"ours: {study['ours']['title']}", ours)]
     if theirs := paper_curves(study):
-        panels.append((f"paper: {study['paper']['title']}", theirs))
-    figure = Figure(figsize=(max(6.4, 5.2 * len(panels)), 3.8), layout="constrained")
-    names = list(dict.fromkeys(name for _, curves in panels for name in curves))
+        shown.append((f"paper: {study['paper']['title']}", theirs))
+    figure, every = panels(max(6.4, 5.2 * len(shown)), 3.8, len(shown))
+    names = list(dict.fromkeys(name for _, curves in shown for name in curves))
     rows = {name: next(iter(line.values())).split()[1] for name, line in study["ours"]["lines"].items()}
     styles = dict(zip(names, looks(rows.get(name, name) for name in names), strict=True))
-    for axes, (title, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    for axes, (title, curves) in zip(every, shown, strict=True):
         _panel(axes, curves, styles)
         axes.set_xlabel(study["axis"])
         axes.set_title(textwrap.fill(title, 60), loc="left", fontsize=8)
@@ -149,5 +147,4 @@ def _panel(axes: "Axes", curves: Mapping[str, Curve], styles: Mapping[str, Look]
     axes.set_xticks(range(len(axis)), [label(x) for x in axis])
     axes.set_ylabel("linear probe (%)")
     axes.grid(axis="y", color=GRID, linewidth=0.6)
-    axes.spines[["right", "top"]].set_visible(False)
     label_ends(axes, ends)
