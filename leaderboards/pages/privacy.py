@@ -71,11 +71,6 @@ def read(path: str | Path) -> Sheet:
     return store.read_table(path, Sheet, "privacy sheet", "privacy")
 
 
-def write(path: str | Path, sheet: Sheet) -> None:
-    """Writes the sheet as JSON; the same sheet gives the same bytes."""
-    store.write_table(path, sheet)
-
-
 def sizes(entries: Iterable[Entry]) -> str:
     """`R 1.05 MB, weights 48.9 MB`; an entry that is combined in several ways is counted once."""
     sizes = {(entry.phase, entry.entry): entry.bytes for entry in entries}

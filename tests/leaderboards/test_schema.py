@@ -40,6 +40,11 @@ def record(row: str = "fedavg-byol", seed: int = 0, linear: float | None = 49.3,
     }
 
 
+def marks(name: str, text: str = "") -> str:
+    """The marks of a page, and text between them."""
+    return f"<!-- {name}: by a test -->\n{text}\n<!-- end of {name} -->"
+
+
 def put(content: Any, path: Sequence[Any], value: Any) -> Any:
     """Nested data with the value at a path replaced; `...` removes it."""
     if not path:
