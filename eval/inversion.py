@@ -35,12 +35,7 @@ class ObservedStep(NamedTuple):
 
 
 def reconstruct(
-    step: ObservedStep,
-    generator: Generator,
-    steps: int,
-    lr: float,
-    variation: float,
-    on_progress: Progress = ignore,
+    step: ObservedStep, generator: Generator, steps: int, lr: float, variation: float, on_progress: Progress = ignore
 ) -> tuple[Tensor, float]:
     """Inputs whose gradient points where the observed one does, `[n, C, H, W]`, and the cosine that is left.
 

@@ -84,14 +84,8 @@ def table(study: Mapping[str, Any], ours: Mapping[str, Curve], epsilon: Mapping[
     columns = {f"{name}, ours": curve for name, curve in ours.items()}
     columns |= {f"{name}, paper": curve for name, curve in paper_curves(study).items()}
     counts = [cell.n for curve in ours.values() for cell in curve.values()]
-    rows = {
-        "columns": columns,
-        "positions": positions(columns.values()),
-        "epsilon": epsilon,
-        "counts": counts,
-        "label": label,
-    }
-    return render("study.md.j2", study=study, **rows)
+    rows = {"columns": columns, "positions": positions(columns.values()), "epsilon": epsilon, "counts": counts}
+    return render("study.md.j2", study=study, label=label, **rows)
 
 
 def positions(curves: Iterable[Curve]) -> list[float | str]:
