@@ -1,6 +1,7 @@
 """The official protocols: their settings are pinned here, and the pinned settings are the ones that run."""
 
 import math
+import re
 from dataclasses import asdict, replace
 
 import pytest
@@ -10,13 +11,11 @@ from torch import nn
 from eval import factories
 from eval.features import EvalError, Features
 from eval.finetune import FineTuning
-from eval.inputs import EncoderInputs, ModelComparison
+from eval.inputs import REASONS, EncoderInputs, ModelComparison
 from eval.inversion import ObservedStep
 from eval.linear import Probe
 from eval.protocol import PROTOCOLS, Subject, evaluate
 from eval.shares import ObservedReplies
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 ADAM = {
     "optimizer": "adam", "lr": 3e-3, "epochs": 200, "batch_size": 512, "weight_decay": 0.0, "momentum": 0.0,
@@ -223,7 +222,9 @@ def test_a_failing_protocol_does_not_stop_the_others(features):
 )
 def test_a_missing_input_or_an_unknown_protocol_is_an_error_before_any_runs(name, lacks, message, features):
     started = []
-    with pytest.raises(EvalError, match=message or f"{name} requires more than features"):
+    if not message:
+        message = re.escape(f"{name} requires more than features: {REASONS[PROTOCOLS[name].requires]}")
+    with pytest.raises(EvalError, match=message):
         evaluate(replace(features, **dict.fromkeys(lacks)), ["knn/v1", name], stream, started.append)
     assert started == []
 
