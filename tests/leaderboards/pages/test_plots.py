@@ -12,14 +12,8 @@ from matplotlib.text import Text
 from leaderboards import rank
 from leaderboards.pages import board, plots, trade_offs
 from leaderboards.rank import HEADLINE, Cell, Row
-from tests.leaderboards.test_schema import record
+from tests.leaderboards.test_schema import BOARD, record
 
-BOARD = [
-    *(record("ssd", seed, linear) for seed, linear in enumerate([50.0, 50.0, 53.0])),
-    *(record("orchestra", seed, linear) for seed, linear in enumerate([48.0, 50.0, 49.0])),
-    *(record("fedavg-byol", seed, linear) for seed, linear in enumerate([46.0, 47.0, 48.0])),
-    record("untrained", 0, 30.25),
-]
 ROWS = ("fedavg-align_uniform", "ssd")
 
 
@@ -36,7 +30,8 @@ def records():
 
 
 def test_the_dot_plot_shows_every_seed_its_mean_and_spread_the_floor_and_what_tells_rows_apart():
-    (axes,) = plots.draw_headline(rank.board(BOARD, "cifar10-micro"), "cifar10-micro").axes
+    rows = rank.board([*BOARD, record("untrained", 0, 30.25)], "cifar10-micro")
+    (axes,) = plots.draw_headline(rows, "cifar10-micro").axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["ssd", "orchestra", "fedavg-byol"]
     drawn = {marker: [] for marker in ("o", "|", "None")}
     for line in axes.lines:

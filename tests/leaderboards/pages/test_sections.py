@@ -12,15 +12,14 @@ from leaderboards.pages.privacy import Entry, Method, Sheet
 from leaderboards.papers.tables import Ours, Published
 from leaderboards.schema import RecordError
 from leaderboards.store import write_table
-from tests.leaderboards.test_schema import marks, record
+from tests.leaderboards.test_schema import marks, record, records
 
 ROOT = Path(__file__).parents[3]
 PAGE = f"# SSD\n\nby hand\n\n{marks('published')}\n\n{marks('ours', 'stale')}\n\nmore by hand\n"
 
 
 def of_method(row, *linear, method=None, **changes):
-    """Records of a row, one for each accuracy."""
-    return [record(row, seed, x, method=method or row, **changes) for seed, x in enumerate(linear)]
+    return records({row: linear}, method=method or row, **changes)
 
 
 RECORDS = [

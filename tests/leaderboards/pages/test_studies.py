@@ -9,7 +9,7 @@ from benchmark.configuration.files import read
 from benchmark.configuration.suites import suite
 from leaderboards.pages import studies
 from leaderboards.rank import Cell
-from tests.leaderboards.test_schema import marks, record
+from tests.leaderboards.test_schema import marks, record, records
 
 LINES = {"A": {1: "t1 a", 2: "t2 a", 10: "t10 a"}, "B": {"flat": "t1 b"}, "C": {1: "t1 c"}}
 STUDY = {
@@ -17,9 +17,9 @@ STUDY = {
     "paper": {"title": "large, Table 4", "lines": {"A": {1: 10.9, 4: [42.5, 0.5]}}},
 }
 RECORDS = [
-    *(record("a", seed, linear, scenario="t1") for seed, linear in enumerate([48.0, 50.0, 52.0])),
-    *(record("a", seed, linear, scenario="t2") for seed, linear in enumerate([53.0, 54.0])),
-    *(record("b", seed, linear, scenario="t1") for seed, linear in enumerate([40.0, 42.0, 77.0])),
+    *records({"a": [48.0, 50.0, 52.0]}, scenario="t1"),
+    *records({"a": [53.0, 54.0]}, scenario="t2"),
+    *records({"b": [40.0, 42.0, 77.0]}, scenario="t1"),
 ]
 
 
