@@ -137,12 +137,6 @@ class Subject:
         if missing[kind] if kind in missing else getattr(self, kind) is None:
             raise EvalError(f"{protocol} requires more than features: {REASONS[kind]}")
 
-    @property
-    def inputs(self) -> EncoderInputs:
-        """The encoder and its images, for protocols that require them."""
-        assert self.encoder_inputs is not None  # see `check`
-        return self.encoder_inputs
-
 
 REASONS = {
     "encoder_inputs": "it trains the encoder or augments its images, give Subject.encoder_inputs",

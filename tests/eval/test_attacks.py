@@ -140,7 +140,7 @@ def test_an_encoder_that_remembers_its_images_is_found_out_and_one_that_does_not
 
 def test_similarity_is_the_mean_cosine_over_all_pairs_of_views():
     pictures, views = images(7, seed=3), 5
-    inputs = subject(nn.Flatten(), pictures, pictures).inputs
+    inputs = subject(nn.Flatten(), pictures, pictures).encoder_inputs
     similarity = view_similarity(inputs, pictures, views, seeded(4))
     generator = seeded(4)
     drawn = [nn.Flatten()(noisy(torch.from_numpy(pictures), generator)) for _ in range(views)]
@@ -186,7 +186,7 @@ def test_what_is_missing_is_named():
         with pytest.raises(EvalError, match="membership/v1 requires more than features: it looks for the images"):
             evaluate(replace(given, **broken), ["membership/v1"])
     with pytest.raises(EvalError, match="give two at least"):
-        view_similarity(given.inputs, given.inputs.train, 1, seeded())
+        view_similarity(given.encoder_inputs, given.encoder_inputs.train, 1, seeded())
 
 
 TRUTH = torch.tensor([[0.7, 0.2, 0.1], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]], dtype=torch.float64)
