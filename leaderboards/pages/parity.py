@@ -16,7 +16,7 @@ from leaderboards.schema import Record
 
 FILE = "parity.json"
 """The table's file in the leaderboards' folder."""
-USUAL, CHANGED = "cifar10-micro", "cifar10-micro-settings"
+MAIN, CHANGED = "cifar10-micro", "cifar10-micro-settings"
 """The scenario of the suite's rows, and that of rows `ROW+KEY=VALUE`: such a row with one setting of the authors."""
 
 
@@ -34,7 +34,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a setting of the authors does to a file's run, beside the suite's usual value.
+    """What a setting of the authors does to a file's run, beside the suite's default value.
 
     first: relative difference of the first step's loss; largest: of any step that both runs have; weights: of any
     tensor's fingerprint. None: there is none.
@@ -42,7 +42,7 @@ class Effect:
 
     key: str
     authors: str
-    usual: str
+    default: str
     first: float | None
     largest: float | None
     weights: float | None
@@ -53,7 +53,7 @@ class Result:
     """One parity file beside the suite.
 
     file: its name. method, objective: the suite's that it is of. scenario: with whose settings it was run.
-    driven: what ran of the authors' code. slips: of the authors, that are reproduced. met: within what is allowed.
+    driven: what ran of the authors' code. author_bugs: that are reproduced. met: within what is allowed.
     effects: of settings.
     """
 
@@ -68,7 +68,7 @@ class Result:
     clients: int
     rounds: int
     steps: int
-    slips: str
+    author_bugs: str
     precisions: dict[str, Precision]
     met: bool
     effects: tuple[Effect, ...] = ()
@@ -98,11 +98,11 @@ def accuracies(records: Sequence[Record]) -> list[tuple[str, str, Cell, Cell, Ce
 
     Over the seeds that a row has both ways; the difference is with the setting minus without, of one seed each.
     """
-    usual, changed = ({row.row: row.headline for row in board(records, scenario)} for scenario in (USUAL, CHANGED))
+    default, changed = ({row.row: row.headline for row in board(records, scenario)} for scenario in (MAIN, CHANGED))
     compared = []
     for name, scores in changed.items():
         row, _, setting = name.partition("+")
-        pairs = [(usual[row][seed], scores[seed]) for seed in sorted(scores.keys() & usual.get(row, {}).keys())]
+        pairs = [(default[row][seed], scores[seed]) for seed in sorted(scores.keys() & default.get(row, {}).keys())]
         if pairs:
             before, after = map(Cell.of, zip(*pairs, strict=True))
             compared.append((setting, row, before, after, Cell.of([new - old for old, new in pairs])))
