@@ -67,7 +67,7 @@ class Protocol:
         given = {**vars(subject), **vars(features), "subject": subject, "features": features, "data": data}
         given |= {"inputs": subject.encoder_inputs, "generator": generator, "note": subject.note}
         declared = inspect.signature(self.compute).parameters
-        return self.compute(**{name: given[name] for name in declared if name in given}, **self.settings)
+        return self.compute(**{**{name: given[name] for name in declared if name in given}, **self.settings})
 
     def better(self, metric: str) -> str:
         """ "higher" or "lower", the better direction of a metric; "" if neither."""

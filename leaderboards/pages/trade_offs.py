@@ -1,10 +1,9 @@
 """Trade-offs: a row's accuracy against what it costs, with the rows that no other row is cheaper and better than."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leaderboards.pages.plots import BLUE, GRID, INK, LABEL, logarithmic, panels
 from leaderboards.palette import GREY
@@ -20,8 +19,7 @@ MARKED = 6
 """Different costs at most that are the marks of a logarithmic axis, whose powers of ten may all lie outside."""
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """What a row's accuracy costs.
 
     title, label: of a figure and its axis. of: a row -> its cost; None: it has none. log: whether the axis is.
