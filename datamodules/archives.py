@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.cache import Raw
 from datamodules.embedded import EMBEDDED
 from datamodules.errors import DataError
+from datamodules.raw import Raw
 from datamodules.splits import SPLITS
 
 ARCHIVES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion_mnist": "FashionMNIST"}
@@ -46,4 +46,4 @@ def archive(name: str, root: Path, download: bool) -> Raw:
         array = array[:, None] if array.ndim == 3 else array
         images[split] = array.transpose(0, 3, 1, 2) if array.shape[-1] == 3 else array
         labels[split] = np.asarray(data.labels if name in ("svhn", "stl10") else data.targets)
-    return Raw(tuple(getattr(data, "classes", "0123456789")), images, labels, np.asarray)
+    return Raw(tuple(getattr(data, "classes", "0123456789")), images, labels)

@@ -1,8 +1,7 @@
 """Images that other libraries hold: NumPy files, and Hugging Face data sets saved to disk."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,10 @@ import numpy as np
 from PIL import Image
 
 from datamodules import columns
-from datamodules.cache import Raw
 from datamodules.errors import DataError
 from datamodules.pictures import Picture, as_image
-from datamodules.splits import SPLITS, choose, is_missing, split_and_key, split_of
+from datamodules.raw import Raw, raw
+from datamodules.splits import SPLITS, Part, choose, is_missing, split_and_key, split_of
 
 KEYS = ("images", "labels", "clients")
 """Arrays of a split, of which labels and clients may be missing."""
@@ -35,39 +34,34 @@ def of_numpy(arrays: Mapping[str, Any], where: Path, options: Mapping[str, Any] 
         if key in found.setdefault(split, {}):
             raise DataError(f"{where}: {found[split][key]} and {name} are both {key} of {split}: keep one")
         found[split][key] = name
-    by_split = {split: names for split, names in found.items() if "images" in names}
-    train = (options or {}).get("train") or next((split for split in by_split if split_of(split) == "train"), None)
+    parts = {}
+    for split, names in found.items():
+        if "images" in names:
+            said = [arrays[names[key]].reshape(-1).tolist() if key in names else None for key in KEYS[1:]]
+            labels = None if all(map(is_missing, said[0] or ())) else said[0]
+            parts[split] = Part(arrays[names["images"]], labels, said[1])
+    train = (options or {}).get("train") or next((split for split in parts if split_of(split) == "train"), None)
     if train is None:
         raise DataError(f"{where} has no array train_images: {known}")
-    for names in by_split.values():
-        if (given_as := names.get("labels")) and all(map(is_missing, arrays[given_as].reshape(-1).tolist())):
-            del names["labels"]
-    has_labels = "labels" in by_split.get(train, {})
-    unlabelled = {split for split, names in by_split.items() if has_labels and "labels" not in names}
-    sizes = {split: len(arrays[names["images"]]) for split, names in by_split.items()}
-    splits, notes = choose(sizes, str(where), given=options, unlabelled=unlabelled)
-    texts: dict[str, dict[str, Sequence[Any]]] = {"labels": {}, "clients": {}}
-    images = {}
-    for split, given in splits.items():
-        name = by_split[given]["images"]
-        images[split] = channels_first(arrays[name], f"{where}, {name}")
-        for key, by_key in texts.items():
-            if name := by_split[given].get(key, ""):
-                by_key[split] = _column(arrays[name], len(images[split]), f"{where}, {name}")
-    made = labelled(images, texts["labels"], texts["clients"], np.asarray, str(where))
-    alone = [name for split, names in found.items() if split not in by_split for name in names.values()]
-    return replace(made, notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))
+    chosen, notes = choose(parts, str(where), options)
+    read = {}
+    for split, given in chosen.items():
+        names, part = found[given], parts[given]
+        images = channels_first(part.images, f"{where}, {names['images']}")
+        read[split] = part._replace(images=images)
+        for key, values in (("labels", part.labels), ("clients", part.clients)):
+            if values is not None:
+                _refuse_other(arrays[names[key]], len(images), f"{where}, {names[key]}")
+    alone = [name for split, names in found.items() if split not in parts for name in names.values()]
+    return raw(read, str(where), notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))
 
 
-def _column(array: np.ndarray, length: int, where: str) -> list[Any]:
-    """An array of one value an image, `[N]` or `[N, 1]`, as a list."""
-    column = array.reshape(-1) if array.shape in ((length,), (length, 1)) else None
-    if column is None or column.dtype.kind not in "iuU":
+def _refuse_other(array: np.ndarray, length: int, where: str) -> None:
+    """Raises DataError: it is no array of one value an image, `[N]` or `[N, 1]`."""
+    if array.shape not in ((length,), (length, 1)) or array.dtype.kind not in "iuU":
         raise DataError(
             f"{where} is {array.dtype} {list(array.shape)}: give {length} whole numbers or texts, one an image"
         )
-    values: list[Any] = column.tolist()
-    return values
 
 
 def channels_first(images: np.ndarray, where: str) -> np.ndarray:
@@ -82,42 +76,6 @@ def channels_first(images: np.ndarray, where: str) -> np.ndarray:
     if images.ndim != 4 or not images.size:
         raise DataError(f"{where} has shape {list(images.shape)}: give [N, H, W], [N, H, W, C] or [N, C, H, W]")
     return images
-
-
-def labelled(
-    images: Mapping[str, Any],
-    labels: Mapping[str, Sequence[Any]],
-    clients: Mapping[str, Sequence[Any]],
-    read: Callable[[Any], np.ndarray | Picture],
-    where: str,
-    classes: Sequence[str] | None = None,
-) -> Raw:
-    """A data set with the names of its classes and clients: labels are positions or names in `classes`, else names.
-
-    classes: None: the distinct labels of train, in increasing order. where: for messages.
-    """
-    if "train" not in labels:
-        labels = {}
-    for split, each in labels.items():
-        if missing := [k for k, label in enumerate(each) if is_missing(label)]:
-            raise DataError(
-                f"{where}: {len(missing):,} of {len(each):,} images of {split} have no label, the first is image "
-                f"{missing[0]} ({each[missing[0]]!r}): give all one, or remove them"
-            )
-    known = sorted(set(labels.get("train", ())), key=lambda label: (isinstance(label, str), label))
-    positions: dict[Any, int] = {label: k for k, label in enumerate(known)}
-    if classes is not None:
-        positions = {key: k for k, name in enumerate(classes) for key in (k, name)}
-    encoded = {}
-    for split, items in images.items():
-        given = labels.get(split)
-        if labels and given is None:
-            raise DataError(f"{where}: train has labels, {split} has none: give both, or neither")
-        if unknown := [label for label in given or () if label not in positions]:
-            raise DataError(f"{where}: label {unknown[0]!r} of {split} is none of train's classes")
-        encoded[split] = np.array([positions[label] for label in given] if given else [0] * len(items), dtype=np.int64)
-    names = tuple(map(str, known if classes is None else classes)) if labels else ()
-    return Raw(names, images, encoded, read, {split: list(map(str, each)) for split, each in clients.items()})
 
 
 def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
@@ -135,29 +93,26 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
         reason = " ".join(str(error).split())
         raise DataError(f"{folder} cannot be read as a Hugging Face data set: {reason}") from error
     splits = dict(stored) if isinstance(stored, datasets.DatasetDict) else {"train": stored}
-    sizes = {name: len(each) for name, each in splits.items()}
-    train = choose(sizes, str(folder), given=options).names["train"]
-    names, notes = columns.chosen(splits[train].features, options, str(folder))
-    image, label = names["image"], names["label"]
-    unlabelled = {name for name, each in splits.items() if label and not _has_labels(each, label)} - {train}
-    chosen, kept = choose(sizes, str(folder), given=options, unlabelled=unlabelled)
-    splits = {split: splits[name] for split, name in chosen.items()}
-    features = {split: each.features for split, each in splits.items()}
-    if image not in features.get("test", {image}):
-        raise DataError(f"{folder}: train has a column {image}, test has none: give both the same columns")
-    if label is not None and any(
-        each.get(label, features["train"][label]) != features["train"][label] for each in features.values()
-    ):
-        raise DataError(f"{folder}: the labels of train and test are numbered in other ways: give both the same names")
-    values = {
-        key: {split: list(each[names[key]]) for split, each in splits.items() if names[key] in each.features}
-        for key in ("label", "client")
-    }
-    if any(value in (None, "") for each in values["client"].values() for value in each):
+    parts = {name: Part(each) for name, each in splits.items()}
+    features = splits[choose(parts, str(folder), options).names["train"]].features
+    (image, label, client), notes = columns.chosen(features, options, str(folder))
+    for name, each in splits.items():
+        parts[name] = Part(each, *(list(each[key]) if key in each.features else None for key in (label, client)))
+    names, kept = choose(parts, str(folder), options)
+    parts = {split: parts[name] for split, name in names.items()}
+    for part in parts.values():
+        if image not in part.images.features:
+            raise DataError(f"{folder}: train has a column {image}, test has none: give both the same columns")
+        if label in part.images.features and part.images.features[label] != features[label]:
+            raise DataError(
+                f"{folder}: the labels of train and test are numbered in other ways: give both the same names"
+            )
+    if any(value in (None, "") for part in parts.values() for value in part.clients or ()):
         raise DataError(f"{folder}: some images have no client: give all one, or remove them")
     undecoded = datasets.Image(decode=False)  # the library would also fetch addresses, and open any path
-    read = {split: each.select_columns([image]).cast_column(image, undecoded) for split, each in splits.items()}
-    items = {split: [(each, position) for position in range(len(each))] for split, each in read.items()}
+    for split, part in parts.items():
+        rows = part.images.select_columns([image]).cast_column(image, undecoded)
+        parts[split] = part._replace(images=[(rows, position) for position in range(len(rows))])
 
     def image_of(item: tuple[Any, int]) -> Picture:
         rows, position = item
@@ -172,11 +127,5 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
         except Exception as error:  # decoders raise errors of many unrelated classes
             raise DataError(f"{where} cannot be read ({error}): replace or remove it") from error
 
-    classes = getattr(features["train"].get(label), "names", None)  # None of labels that are plain values
-    raw = labelled(items, values["label"], values["client"], image_of, str(folder), classes)
-    return replace(raw, notes=(*kept, *raw.notes, *notes))
-
-
-def _has_labels(rows: Any, column: str) -> bool:
-    """Whether any row of a split has a label in this column."""
-    return column in rows.features and not all(map(is_missing, rows[column]))
+    classes = getattr(features.get(label), "names", None)  # None of labels that are plain values
+    return raw(parts, str(folder), image_of, classes, (*kept, *notes))

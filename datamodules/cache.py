@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ import numpy as np
 
 from datamodules.errors import DataError, UnreadableError
 from datamodules.pictures import Findings, Picture, eight_bits, picture, white_of
+from datamodules.raw import Raw
 from datamodules.splits import SPLITS
 
 UNREADABLE = 20  # images that cannot be read, after which no further one is looked for
@@ -38,23 +38,6 @@ Progress = Callable[[int, int], None]
 Fit = Callable[[np.ndarray], np.ndarray]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Raw:
-    """A data set before decoding: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8 or uint16, or more.
-
-    clients, paths: of each image, by split, where the data have them: the name of its client, and its file's path
-    within the split. notes: see `sources.Source`.
-    """
-
-    classes: tuple[str, ...]
-    images: Mapping[str, Any]
-    labels: Mapping[str, np.ndarray]
-    read: Callable[[Any], np.ndarray | Picture]
-    clients: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    paths: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 class Decoded(NamedTuple):

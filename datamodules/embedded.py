@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from datamodules.cache import Raw
 from datamodules.errors import DataError
+from datamodules.raw import Raw
 
 SYNTHETIC = {"examples": 600, "classes": 4, "channels": 3, "seed": 0}
 """Options of `synthetic` and their defaults."""
@@ -29,7 +29,7 @@ def as_raw(images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...]) -> 
     """A data set with a fifth of each class as test, drawn with seed 0; both splits keep the order of `images`."""
     test = a_fifth(labels)
     split_images = {"train": images[~test], "test": images[test]}
-    return Raw(classes, split_images, {"train": labels[~test], "test": labels[test]}, np.asarray)
+    return Raw(classes, split_images, {"train": labels[~test], "test": labels[test]})
 
 
 def digits() -> Raw:

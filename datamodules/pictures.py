@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import ExifTags, Image
 
-from datamodules.errors import DataError
+from datamodules.errors import DataError, UnreadableError
 
 DEEPEST = 65_535
 """The largest value of 16 bits."""
@@ -78,6 +78,16 @@ def of_pillow(image: Image.Image) -> Picture:
     values = plain[None] if plain.ndim == 2 else plain.transpose(2, 0, 1)
     deep = ";16" in str(coding[:1]) or (image.format == "PPM" and coding[1:] > (255,))
     return Picture(values, deep=deep, paged=paged, transparent=_transparent(image))
+
+
+def read_image(path: str) -> Picture:
+    """An image file as a picture of three channels. Raises UnreadableError."""
+    try:
+        with Image.open(path) as image:
+            read = of_pillow(image)
+            return read._replace(values=np.repeat(read.values, 3 // len(read.values), axis=0))
+    except Exception as error:  # decoders raise errors of many unrelated classes for a broken file
+        raise UnreadableError(path, str(error)) from error
 
 
 def _coding(image: Image.Image) -> tuple[Any, ...]:

@@ -19,13 +19,14 @@ import numpy as np
 from datamodules import arrays, embedded, folders, leaf
 from datamodules.archives import ARCHIVES as ARCHIVES
 from datamodules.archives import archive
-from datamodules.cache import Progress, Raw, opened
+from datamodules.cache import Progress, opened
 from datamodules.columns import COLUMNS
 from datamodules.embedded import EMBEDDED, SYNTHETIC, a_fifth
 from datamodules.errors import DataError, first
-from datamodules.listing import Listing
+from datamodules.listing import stamps
 from datamodules.partition import of_every_class
 from datamodules.pictures import checked_levels
+from datamodules.raw import Raw
 from datamodules.sizes import fitting
 from datamodules.splits import OPTIONS, SPLITS, is_training_images, split_names
 from datamodules.tables import TABLE_OPTIONS, in_table
@@ -253,15 +254,15 @@ def _reader(
         return _Reader(kind, read_all, {**place, "files": _stamps(path), "options": options})
     if kind == "torchvision":
         return _Reader(kind, partial(archive, name, folder.parent, download), {})
-    listing: Listing = (
+    listed = (
         in_table(files["csv"], options, labels=folder_options["labels"])
         if kind == "csv"
         else folders.in_folder(folder, options=options, **folder_options)
     )
-    request = {**place, "files": folders.stamps(listing.files)}
+    request = {**place, "files": stamps(listed)}
     beside = [file.name for other, file in files.items() if other != kind and file.is_file()]
     notes = [f"{other} is not read, since {'the folder' if kind == 'folder' else 'the table'} is" for other in beside]
-    return _Reader(kind, partial(folders.raw, listing.files), request, (*listing.notes, *notes))
+    return _Reader(kind, lambda: replace(listed, notes=()), request, (*listed.notes, *notes))
 
 
 def _split(stored: Mapping[str, np.ndarray], split: str) -> Split:

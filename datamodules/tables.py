@@ -6,12 +6,13 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from datamodules.errors import DataError, first
-from datamodules.listing import LONGEST, ImageFile, Listing, formats, settled
+from datamodules.listing import LONGEST, ImageFile, formats, of_files
+from datamodules.raw import Raw
 from datamodules.splits import OPTIONS, is_missing, split_of
 
 COLUMNS = {
@@ -27,6 +28,12 @@ ROLES = ("path", "label", "client", "split")
 TABLE_OPTIONS = (*ROLES, *OPTIONS, "folder")
 
 
+Names = tuple[str | None, str | None]
+"""Of a class and a client, None where there is none."""
+_Rows = tuple[list[str], Iterator[tuple[int, list[str]]]]
+"""The header of a table, and the line and values of each further row."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A row of a table: its texts by what they say. As a string, the file and the line."""
@@ -38,15 +45,14 @@ class Row:
     def __str__(self) -> str:
         return f"{self.file}, line {self.line}"
 
+    @property
+    def names(self) -> Names:
+        """Of the image's class and client."""
+        label = self.text.get("label")
+        return None if is_missing(label) else label, self.text.get("client") or None
 
-class _Rows(NamedTuple):
-    """The header of a table, and the line and values of each further row."""
 
-    header: list[str]
-    rows: Iterator[tuple[int, list[str]]]
-
-
-def in_table(file: Path, options: Mapping[str, Any] | None = None, *, labels: bool = True) -> Listing:
+def in_table(file: Path, options: Mapping[str, Any] | None = None, *, labels: bool = True) -> Raw:
     """The images that a CSV file lists: columns `path`, from the file's folder, and any of `label`, `client`, `split`.
 
     split: one of `splits.NAMES`; without that column a fifth of the images is held out as test. A path may lack its
@@ -56,7 +62,7 @@ def in_table(file: Path, options: Mapping[str, Any] | None = None, *, labels: bo
     Raises DataError: a missing or unknown column, a path that leads out of the folder, twice the same image, a missing
     file, images of which only some have a label or a client, or a test set without labels where train has some.
     """
-    options = dict(options or {})
+    options = options or {}
     base = file.parent / inside(str(options["folder"]), "data.options.folder") if "folder" in options else file.parent
     found: dict[str, list[ImageFile]] = {}
     spelled: dict[str, str] = {}  # a split's name in any case -> as it comes first
@@ -79,20 +85,15 @@ def in_table(file: Path, options: Mapping[str, Any] | None = None, *, labels: bo
                 f"{row}: there is no image {base / path}: paths begin there; data.options.folder=NAME "
                 "puts a folder before them"
             )
-        names = [_label(row) if labels else None, row.text.get("client") or None]
-        found.setdefault(split, []).append(ImageFile(str(base / path), path, *names))
+        label, client = row.names
+        found.setdefault(split, []).append(ImageFile(str(base / path), path, label if labels else None, client))
     if "" in found and len(found) > 1:
         raise DataError(f"{file}: {found[''][0].path} has no split, others have: give all one, or none")
     found = {name or "train": sorted(images, key=lambda image: image.path) for name, images in found.items()}
-    if not found or (not any(split_of(name) == "train" for name in found) and "train" not in options):
+    if not found or not ("train" in options or any(split_of(name) == "train" for name in found)):
         raise DataError(f"{file} lists no training image: give it rows, and a header of path,label[,client][,split]")
-    listing = settled(found, str(file), options)
-    return listing._replace(notes=(*notes, *listing.notes))
-
-
-def _label(row: Row) -> str | None:
-    """The label of a row that has one."""
-    return None if is_missing(text := row.text.get("label")) else text
+    read = of_files(found, str(file), options)
+    return replace(read, notes=(*notes, *read.notes))
 
 
 def _is_file(path: Path) -> bool:
@@ -160,7 +161,7 @@ def rows(
 def _csv(stream: Any) -> _Rows:
     reader = csv.reader(stream, strict=True)
     header = [name.strip() for name in next(reader, [])]
-    return _Rows(header, ((reader.line_num, values) for values in reader if values))
+    return header, ((reader.line_num, values) for values in reader if values)
 
 
 def _jsonl(file: Path, stream: Any) -> _Rows:
@@ -181,11 +182,10 @@ def _jsonl(file: Path, stream: Any) -> _Rows:
     top = next(every, None)
     header = list(top[1]) if top else []
     lines = itertools.chain([top] if top else [], every)
-    return _Rows(header, ((line, [_text(content.get(name)) for name in header]) for line, content in lines))
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
+    texts = (
+        (line, ["" if content.get(name) is None else str(content[name]) for name in header]) for line, content in lines
+    )
+    return header, texts
 
 
 def _positions(
@@ -265,10 +265,10 @@ def inside(path: str, where: str) -> str:
 
 
 class Beside(NamedTuple):
-    """A file that says what images are: (class, client) by path, or `by_name`; and why it says nothing, if so."""
+    """A file that says what images are: names by path, or `by_name`; and why it says nothing, if so."""
 
     file: Path
-    names: dict[str, tuple[str | None, str | None]]
+    names: dict[str, Names]
     by_name: bool = False
     reason: str = ""
 
@@ -279,26 +279,25 @@ def beside(folder: Path) -> Beside | None:
     The first two are tables as the library `datasets` writes them, the third is Tiny-ImageNet's: name, tab, class.
     """
     files = [file for name in ("metadata.csv", "metadata.jsonl") if (file := folder / name).is_file()]
-    for file in [*files, *sorted(folder.glob("*_annotations.txt"))]:
-        by_name = file.suffix == ".txt"
-        try:
-            said = _annotations(file) if by_name else _metadata(file)
-        except DataError as error:
-            return Beside(file, {}, reason=str(error))
-        return Beside(file, said, by_name, "" if said else "it has no column of labels")
-    return None
+    file = next(iter([*files, *sorted(folder.glob("*_annotations.txt"))]), None)
+    if file is None:
+        return None
+    by_name = file.suffix == ".txt"
+    try:
+        said = _annotations(file) if by_name else _metadata(file)
+    except DataError as error:
+        return Beside(file, {}, reason=str(error))
+    return Beside(file, said, by_name, "" if said else "it has no column of labels")
 
 
-def _metadata(file: Path) -> dict[str, tuple[str | None, str | None]]:
-    """(Class, client) by path; empty where no image has a class."""
-    said = {
-        inside(row.text["path"], str(row)): (_label(row), row.text.get("client") or None)
-        for row in rows(file, ("path",), ("label", "client"), aside=True)
-    }
+def _metadata(file: Path) -> dict[str, Names]:
+    """Names by path; empty where no image has a class."""
+    listed = rows(file, ("path",), ("label", "client"), aside=True)
+    said = {inside(row.text["path"], str(row)): row.names for row in listed}
     return said if any(label for label, _ in said.values()) else {}
 
 
-def _annotations(file: Path) -> dict[str, tuple[str | None, str | None]]:
+def _annotations(file: Path) -> dict[str, Names]:
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     words = [line.split("\t") for line in lines if line.strip()]
     if wrong := [each for each in words if len(each) < 2 or not each[1].isprintable() or len(each[1]) > LONGEST]:

@@ -6,19 +6,17 @@ What its class raises, when it is made or read, is one line that names the class
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from datamodules.arrays import labelled
-from datamodules.cache import Raw
 from datamodules.errors import DataError
 from datamodules.pictures import Picture, as_image
+from datamodules.raw import Raw, raw
 from datamodules.signatures import signature_of
-from datamodules.splits import SPLITS, is_missing, split_names
+from datamodules.splits import SPLITS, Part, is_missing, split_names
 
 FINGERPRINT = 32
 """Items of a `Dataset` whose content decides whether its decoded images are still those."""
@@ -49,7 +47,7 @@ def of_dataset(target: Any, options: Mapping[str, Any]) -> tuple[Callable[[], Ra
         dataset, length = _made(target, options, arguments, where)
         if not length:
             raise DataError(f"{where} has no item in {split}")
-        parts[split] = part = Part(dataset, length, f"{where}, {split}" if split != "train" else where)
+        parts[split] = part = _Items(dataset, length, f"{where}, {split}" if split != "train" else where)
         content.update(f"{split} {length}".encode())
         for position in np.linspace(0, length - 1, min(FINGERPRINT, length)).astype(int):
             content.update(part.image(int(position)).values.tobytes())
@@ -60,8 +58,14 @@ def of_dataset(target: Any, options: Mapping[str, Any]) -> tuple[Callable[[], Ra
     clients = {split: names for split, part in parts.items() if (names := part.clients(notes))}
     labels = _labels(parts, notes, where)
     content.update(repr((labels, classes, clients)).encode())
+    items = {
+        split: Part([(part, position) for position in range(part.length)], labels.get(split), clients.get(split))
+        for split, part in parts.items()
+    }
     named = (classes["train"] or None) if labels else None
-    return partial(_read, parts, labels, clients, named, tuple(dict.fromkeys(notes)), where), content.hexdigest()
+    kept = tuple(dict.fromkeys(notes))
+    read = partial(raw, items, where, lambda item: item[0].image(item[1]), named, kept)
+    return read, content.hexdigest()
 
 
 def _name(target: Any) -> str:
@@ -117,7 +121,7 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-class Part(NamedTuple):
+class _Items(NamedTuple):
     """A split: its dataset and number of items. where: for messages."""
 
     dataset: Any
@@ -195,7 +199,7 @@ class Part(NamedTuple):
         )
 
 
-def _labels(parts: Mapping[str, Part], notes: list[str], where: str) -> dict[str, list[int | str]]:
+def _labels(parts: Mapping[str, _Items], notes: list[str], where: str) -> dict[str, list[int | str]]:
     """Label of each item by split; empty where items are images alone."""
     if len(parts["train"].item(0)) < 2:
         return {}
@@ -211,17 +215,3 @@ def _labels(parts: Mapping[str, Part], notes: list[str], where: str) -> dict[str
                 f"{where}: item {each.index(None)} of {split} has no label, others have: give all one, or none{way}"
             )
     return {split: [label for label in each if label is not None] for split, each in labels.items()}
-
-
-def _read(
-    parts: Mapping[str, Part],
-    labels: Mapping[str, list[int | str]],
-    clients: Mapping[str, list[str]],
-    classes: Sequence[str] | None,
-    notes: tuple[str, ...],
-    where: str,
-) -> Raw:
-    """What is to be decoded."""
-    items = {split: [(part, position) for position in range(part.length)] for split, part in parts.items()}
-    raw = labelled(items, labels, clients, lambda item: item[0].image(item[1]), where, classes)
-    return replace(raw, notes=(*raw.notes, *notes))
