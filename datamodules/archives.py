@@ -1,13 +1,12 @@
 """Data sets that torchvision knows, from their archives in a folder."""
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from datamodules.embedded import EMBEDDED
-from datamodules.errors import DataError
+from datamodules.errors import DataError, nearest
 from datamodules.raw import Raw
 from datamodules.splits import SPLITS
 
@@ -25,8 +24,8 @@ def archive(name: str, root: Path, download: bool) -> Raw:
         here = [file.stem for file in files if file.is_dir() or file.suffix in (".csv", ".npz")]
         if not root.is_dir():
             missing = f"no data set {name!r}: data.root={root} is no folder"
-        elif near := get_close_matches(name, [*here, *EMBEDDED, *ARCHIVES], n=1):
-            missing = f"no data set {name!r} in {root} (did you mean {near[0]!r}?)"
+        elif near := nearest(name, [*here, *EMBEDDED, *ARCHIVES]):
+            missing = f"no data set {name!r} in {root}{near}"
         raise DataError(f"{missing}; set data.root=... to the folder that holds {name}/, or choose one of {choices}")
     from torchvision import datasets
 

@@ -1,6 +1,7 @@
 """Images that other libraries hold: NumPy files, and Hugging Face data sets saved to disk."""
 
 import io
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,21 +19,26 @@ KEYS = ("images", "labels", "clients")
 """Arrays of a split, of which labels and clients may be missing."""
 
 
-def of_numpy(arrays: Mapping[str, Any], where: Path, options: Mapping[str, Any] | None = None) -> Raw:
+def of_numpy(path: Path, options: Mapping[str, Any]) -> Raw:
     """A data set of arrays `{train,test}_{images,labels,clients}`, of which only the training images are required.
 
-    Images are uint8 or uint16, `[N, H, W]`, `[N, H, W, C]` or `[N, C, H, W]`; labels are whole numbers or
-    texts `[N]`; clients whole numbers or texts `[N]`. `splits` has other words, in either order: `val_labels`,
-    `x_train`. where: for messages. options: `train` and `test`, names of splits.
+    Images are uint8 or uint16, `[N, H, W]`, `[N, H, W, C]` or `[N, C, H, W]`; labels and clients are whole numbers or
+    texts `[N]`. `splits` has other words, in either order: `val_labels`, `x_train`.
+
+    Args:
+        path: an .npz file, or a folder of .npy files. options: `train` and `test`, names of splits.
+
+    Raises DataError: arrays of other names, types or shapes, or none.
     """
+    arrays = _stored(path)
     known = f"the arrays are {', '.join(f'{split}_{key}' for split in SPLITS for key in KEYS)}"
     found: dict[str, dict[str, str]] = {}  # split as the arrays call it -> key -> name of the array
     for name in arrays:
         split, key = split_and_key(name)
         if split is None or key is None:
-            raise DataError(f"{where} has an array {name!r}: {known}")
+            raise DataError(f"{path} has an array {name!r}: {known}")
         if key in found.setdefault(split, {}):
-            raise DataError(f"{where}: {found[split][key]} and {name} are both {key} of {split}: keep one")
+            raise DataError(f"{path}: {found[split][key]} and {name} are both {key} of {split}: keep one")
         found[split][key] = name
     parts = {}
     for split, names in found.items():
@@ -40,20 +46,31 @@ def of_numpy(arrays: Mapping[str, Any], where: Path, options: Mapping[str, Any] 
             said = [arrays[names[key]].reshape(-1).tolist() if key in names else None for key in KEYS[1:]]
             labels = None if all(map(is_missing, said[0] or ())) else said[0]
             parts[split] = Part(arrays[names["images"]], labels, said[1])
-    train = (options or {}).get("train") or next((split for split in parts if split_of(split) == "train"), None)
+    train = options.get("train") or next((split for split in parts if split_of(split) == "train"), None)
     if train is None:
-        raise DataError(f"{where} has no array train_images: {known}")
-    chosen, notes = choose(parts, str(where), options)
+        raise DataError(f"{path} has no array train_images: {known}")
+    chosen, notes = choose(parts, str(path), options)
     read = {}
     for split, given in chosen.items():
         names, part = found[given], parts[given]
-        images = channels_first(part.images, f"{where}, {names['images']}")
+        images = channels_first(part.images, f"{path}, {names['images']}")
         read[split] = part._replace(images=images)
         for key, values in (("labels", part.labels), ("clients", part.clients)):
             if values is not None:
-                _refuse_other(arrays[names[key]], len(images), f"{where}, {names[key]}")
+                _refuse_other(arrays[names[key]], len(images), f"{path}, {names[key]}")
     alone = [name for split, names in found.items() if split not in parts for name in names.values()]
-    return raw(read, str(where), notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))
+    return raw(read, str(path), notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))
+
+
+def _stored(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file or a folder by name."""
+    try:
+        if path.is_dir():
+            return {file.stem: np.load(file, mmap_mode="r") for file in sorted(path.glob("*.npy"))}
+        with np.load(path) as archive:
+            return dict(archive)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read as arrays without objects: {' '.join(str(error).split())}") from error
 
 
 def _refuse_other(array: np.ndarray, length: int, where: str) -> None:

@@ -1,7 +1,7 @@
 """A data set before its images are decoded; classes and clients get their names here, whatever source they are from."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,8 @@ import numpy as np
 from datamodules.errors import DataError
 from datamodules.pictures import Picture
 from datamodules.splits import Part
+
+HELD_OUT = "a fifth of the images, drawn with seed 0, is the test set: the data have none"
 
 
 @dataclass(frozen=True)
@@ -93,3 +95,37 @@ def _refuse_missing(part: Part, split: str, where: str, labelled: bool) -> None:
             raise DataError(
                 f"{where}: {part.paths[without[0]]} of {split} has no {key}, others have: give all one, or none{way}"
             )
+
+
+def a_fifth(groups: np.ndarray) -> np.ndarray:
+    """Whether each image is held out: a fifth of each group, drawn with seed 0."""
+    rng = np.random.default_rng(0)
+    test = np.zeros(len(groups), dtype=bool)
+    for members in np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))[:-1]):
+        test[rng.permutation(members)[: round(len(members) / 5)]] = True
+    return test
+
+
+def with_test(read: Callable[[], Raw], hold_out: bool) -> Raw:
+    """The data set; where it has no test images, a fifth of each class is held out, without labels of each client.
+
+    hold_out: false: without labels, nothing is held out, and test is empty.
+    """
+    made = read()
+    if "test" in made.images:
+        return made
+    labels, labelled = made.labels["train"], len(made.classes) > 1
+    if not hold_out and not labelled:
+        return replace(made, images={**made.images, "test": []}, labels={"train": labels, "test": labels[:0]})
+    clients = np.unique(made.clients.get("train", [""]), return_inverse=True)[1]
+    test = a_fifth(labels if labelled else np.broadcast_to(clients, labels.shape))
+    if not test.any():
+        raise DataError(
+            "the images are too few to hold a fifth out as test: give test images, or at least three of a kind"
+        )
+    rows = {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}
+    parts: dict[str, Any] = {"labels": {split: labels[kept] for split, kept in rows.items()}}
+    for name in ("images", "clients", "paths"):
+        train = getattr(made, name).get("train")
+        parts[name] = {} if train is None else {split: [train[row] for row in kept] for split, kept in rows.items()}
+    return replace(made, **parts, notes=(*made.notes, HELD_OUT))

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from datamodules import listing, natural, sources
-from datamodules.embedded import a_fifth
 from datamodules.errors import DataError, PartitionError
+from datamodules.raw import a_fifth
 from tests.datamodules.own_data import load, make, refused, save
 
 TRAIN = ("train", "training", "train_set", "trainset", "training-data", "seg_train", "train2017")

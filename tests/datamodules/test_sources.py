@@ -21,6 +21,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from torchvision import datasets
 
 from datamodules import cache, sources
+from datamodules.archives import ARCHIVES
 from datamodules.sources import DataError, Source
 from tests.datamodules.own_data import picture, refused
 
@@ -350,7 +351,7 @@ def test_torchvision_has_all_archives_and_a_failed_download_is_an_error_of_one_l
     def offline(root: Path, *, train: bool, download: bool) -> None:
         raise OSError(f"download={download},\nno route to host")
 
-    assert all(hasattr(datasets, kind) for kind in sources.ARCHIVES.values())
+    assert all(hasattr(datasets, kind) for kind in ARCHIVES.values())
     monkeypatch.setattr(datasets, "CIFAR100", offline)
     with refused(r"\(download=True, no route to host\); set data\.download=true"):
         sources.load("cifar100", **folders, download=True)
