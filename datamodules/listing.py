@@ -114,10 +114,16 @@ def walk(folder: Path | str, root: Path, other: Counter[str], without: Path | No
     others: Counter[str] = Counter()
     empty = True
     for entry in entries:
+        if without is not None and entry.path == str(without):
+            continue
         if entry.is_dir():
-            if without is not None and entry.name == without.name:
-                continue
-            _check_folder(entry, folder)
+            if not entry.name.isprintable() or len(entry.name) > LONGEST:
+                raise DataError(
+                    f"the folder {entry.path!a} has a name that cannot be printed, or one of more than {LONGEST} "
+                    "characters: rename it"
+                )
+            if entry.is_symlink() and Path(folder).resolve().is_relative_to(Path(entry.path).resolve()):
+                raise DataError(f"{entry.path} is a link to a folder that it lies in: remove it")
             yield from walk(entry.path, root, other)
             empty = False
         elif (suffix := suffix_of(entry.name)) in formats():
@@ -132,14 +138,3 @@ def walk(folder: Path | str, root: Path, other: Counter[str], without: Path | No
     if empty and Path(folder) != root and (not others or others.keys() & IMAGES):
         holds = f"it holds {other_formats(others)}" if others else "fill it, or remove it"
         raise DataError(f"no image in {folder}: {holds}")
-
-
-def _check_folder(entry: os.DirEntry[str], folder: Path | str) -> None:
-    """Raises DataError: a folder with a name that cannot be a class's, or a link upwards."""
-    if not entry.name.isprintable() or len(entry.name) > LONGEST:
-        raise DataError(
-            f"the folder {entry.path!a} has a name that cannot be printed, or one of more than {LONGEST} "
-            "characters: rename it"
-        )
-    if entry.is_symlink() and Path(folder).resolve().is_relative_to(Path(entry.path).resolve()):
-        raise DataError(f"{entry.path} is a link to a folder that it lies in: remove it")

@@ -5,9 +5,6 @@ less where a file says so (a PGM's header, a TIFF of 12 bits), or `data.levels`.
 """
 
 import contextlib
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -15,6 +12,7 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from datamodules.errors import DataError, UnreadableError
+from datamodules.sizes import with_channels
 
 DEEPEST = 65_535
 """The largest value of 16 bits."""
@@ -32,8 +30,6 @@ TURNS = {
 """EXIF orientation -> what shows the picture upright."""
 BITS_PER_SAMPLE = 258
 """TIFF's tag."""
-TOGETHER = 64
-"""Images that a thread reads at a time."""
 
 
 class Picture(NamedTuple):
@@ -85,7 +81,7 @@ def read_image(path: str) -> Picture:
     try:
         with Image.open(path) as image:
             read = of_pillow(image)
-            return read._replace(values=np.repeat(read.values, 3 // len(read.values), axis=0))
+            return read._replace(values=with_channels(read.values, 3))
     except Exception as error:  # decoders raise errors of many unrelated classes for a broken file
         raise UnreadableError(path, str(error)) from error
 
@@ -223,28 +219,6 @@ class Findings:
         if self.transparent:
             lines.append(f"{count(self.transparent)} have transparent pixels, whose transparency is left out")
         return lines
-
-
-def white_of(
-    items: Sequence[Any], read: Callable[[Any], Any], levels: int | str | None, alive: Callable[[], None]
-) -> int | None:
-    """The grey level of 16 bits that `levels` makes white: of `max`, the largest of the items, None without any.
-
-    read: an item's image. alive: called from time to time.
-    """
-    if levels != "max":
-        return levels if isinstance(levels, int) else None
-
-    def largest(start: int) -> int:
-        images = (picture(read(item)) for item in items[start : start + TOGETHER])
-        return max((int(image.values.max()) for image in images if image.deep), default=0)
-
-    white = 0
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for each in pool.map(largest, range(0, len(items), TOGETHER)):
-            white = max(white, each)
-            alive()
-    return white or None
 
 
 def as_image(content: Any, where: str) -> Picture:

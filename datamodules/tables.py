@@ -138,21 +138,18 @@ def rows(
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             header, lines = _jsonl(file, stream) if file.suffix.lower() == ".jsonl" else _csv(stream)
-            positions = _positions(file, header, (*one_of, *required, *optional), required, one_of, given or {})
+            wanted = _Wanted(required, optional, one_of)
+            positions = _positions(file, header, wanted, given or {})
             used = set(positions.values())
             rest = [name for position, name in enumerate(header) if position not in used]
             if rest and not aside:
-                raise DataError(f"{file} has a column {rest[0]!r}: {_known(required, optional, one_of)}")
+                raise DataError(f"{file} has a column {rest[0]!r}: {wanted}")
             if rest and notes is not None:
-                names = first(rest, 5)
-                notes.append(f"columns of {file.name} that are left out: {names}")
+                notes.append(f"columns of {file.name} that are left out: {first(rest, 5)}")
             for line, values in lines:
-                texts = {
-                    role: values[position].strip() if position < len(values) else ""
-                    for role, position in positions.items()
-                }
+                texts = {role: values[k].strip() if k < len(values) else "" for role, k in positions.items()}
                 row = Row(file, line, texts)
-                _check_row(row, len(values) > len(header), [*required, *(role for role in one_of if role in positions)])
+                _check_row(row, len(values) > len(header), [role for role in (*required, *one_of) if role in positions])
                 yield row
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file} is no CSV file in UTF-8 ({error})") from error
@@ -188,23 +185,34 @@ def _jsonl(file: Path, stream: Any) -> _Rows:
     return header, texts
 
 
-def _positions(
-    file: Path,
-    header: Sequence[str],
-    roles: Sequence[str],
-    required: Sequence[str],
-    one_of: Sequence[str],
-    given: Mapping[str, str],
-) -> dict[str, int]:
+class _Wanted(NamedTuple):
+    """What columns say, keys of COLUMNS; of `one_of` a table has one. As a string, what the columns are."""
+
+    required: Sequence[str]
+    optional: Sequence[str]
+    one_of: Sequence[str]
+
+    def __str__(self) -> str:
+        before = [" or ".join(self.one_of)] if self.one_of else []
+        text = f"the columns are {', '.join([*before, *self.required])}"
+        text += f", and any of {', '.join(self.optional)}" if self.optional else ""
+        if self.required == ("path",):
+            text += (
+                "; data.options.label=COLUMN, .path=, .client= and .split= name others, and further ones are left out"
+            )
+        return text
+
+
+def _positions(file: Path, header: Sequence[str], wanted: _Wanted, given: Mapping[str, str]) -> dict[str, int]:
     """What a column says -> its position. Raises DataError: two columns say it, or none that has to be there."""
     if twice := [name for name, number in Counter(header).items() if number > 1]:
-        raise DataError(f"{file} has two columns {twice[0][:50]!r}: {_known(required, roles, one_of)}")
+        raise DataError(f"{file} has two columns {twice[0][:50]!r}: {wanted}")
     places = {name: position for position, name in enumerate(header)}
     plain: dict[str, list[str]] = {}
     for name in header:
         plain.setdefault("".join(filter(str.isalnum, name.casefold())), []).append(name)
     positions = {}
-    for role in roles:
+    for role in (*wanted.one_of, *wanted.required, *wanted.optional):
         if role in given:
             if given[role] not in places:
                 shown = ", ".join(name[:50] for name in header[:20])
@@ -219,29 +227,16 @@ def _positions(
             )
         if names:
             positions[role] = places[names[0]]
-    optional = [role for role in roles if role not in (*required, *one_of)]
-    missing = [role for role in required if role not in positions]
-    if one_of and len(there := [role for role in one_of if role in positions]) != 1:
-        if there:
-            raise DataError(f"{file} has the columns {' and '.join(there)}: keep one of them")
-        missing = [one_of[0], *missing]
-    if missing:
+    there = [role for role in wanted.one_of if role in positions]
+    if len(there) > 1:
+        raise DataError(f"{file} has the columns {' and '.join(there)}: keep one of them")
+    missing = [role for role in wanted.required if role not in positions]
+    if missing := [*([] if there else wanted.one_of), *missing]:
         marks = {";": "semicolons", "\t": "tabs"}
         mark = next((word for mark, word in marks.items() if any(mark in name for name in header)), None)
         hint = f"; separate columns by commas, not by {mark}" if mark else ""
-        raise DataError(f"{file} has no column {missing[0]!r}: {_known(required, optional, one_of)}{hint}")
+        raise DataError(f"{file} has no column {missing[0]!r}: {wanted}{hint}")
     return positions
-
-
-def _known(required: Sequence[str], optional: Sequence[str], one_of: Sequence[str]) -> str:
-    """What the columns are, in a message."""
-    before = [" or ".join(one_of)] if one_of else []
-    text = f"the columns are {', '.join([*before, *required])}"
-    optional = [role for role in optional if role not in (*required, *one_of)]
-    text += f", and any of {', '.join(optional)}" if optional else ""
-    if required == ("path",):
-        text += "; data.options.label=COLUMN, .path=, .client= and .split= name others, and further ones are left out"
-    return text
 
 
 def _check_row(row: Row, too_long: bool, required: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ def of_dataset(target: Any, options: Mapping[str, Any]) -> tuple[Callable[[], Ra
 
     Raises DataError: it cannot be made or read.
     """
-    where = _name(target)
+    where = f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', repr(target))}".lstrip(".")
     options = dict(options)
     splits = dict(zip(SPLITS, SPLITS, strict=True)) | split_names(options.pop("splits", {}))
     content = hashlib.sha256(repr((where, sorted(options.items()))).encode())
@@ -68,11 +68,6 @@ def of_dataset(target: Any, options: Mapping[str, Any]) -> tuple[Callable[[], Ra
     return read, content.hexdigest()
 
 
-def _name(target: Any) -> str:
-    """Its class or function in messages."""
-    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', repr(target))}".lstrip(".")
-
-
 def _variants(
     target: Any, options: Mapping[str, Any], splits: Mapping[str, Any], where: str
 ) -> dict[str, dict[str, Any]]:
@@ -89,12 +84,8 @@ def _variants(
         if "split" in options:
             raise DataError(f"data.options.split={options['split']} already names the split that is read: leave it out")
         raise DataError(f"data.options.splits: {where} has no argument split that it could be for")
-    missing = [
-        name
-        for name, each in parameters.items()
-        if each.default is each.empty and name not in {**options, **variants["train"]}
-    ]
-    if missing:
+    given = options.keys() | variants["train"].keys()
+    if missing := [name for name, each in parameters.items() if each.default is each.empty and name not in given]:
         raise DataError(f"{where} cannot be made without its argument {missing[0]}: set data.options.{missing[0]}")
     return variants
 
@@ -151,11 +142,9 @@ class _Items(NamedTuple):
                 return None
             if not callable(value) and not isinstance(value, str | bytes | Mapping):
                 return list(value.tolist() if hasattr(value, "tolist") else value)
-        except TypeError as error:
-            if "iter" not in str(error):
-                raise DataError(f"{self.where}: its `{name}` cannot be read: {reason(error)}") from error
         except Exception as error:
-            raise DataError(f"{self.where}: its `{name}` cannot be read: {reason(error)}") from error
+            if not isinstance(error, TypeError) or "iter" not in str(error):  # it is no list
+                raise DataError(f"{self.where}: its `{name}` cannot be read: {reason(error)}") from error
         kind = "a method" if inspect.ismethod(value) else f"of type {type(value).__name__}"
         notes.append(f"{self.where}: its `{name}` is {kind}, no list, and is not used")
         return None
@@ -208,9 +197,7 @@ def _labels(parts: Mapping[str, _Items], notes: list[str], where: str) -> dict[s
         return {}
     for split, each in labels.items():
         if None in each:
-            way = (
-                "" if any(label is not None for label in each) else "; data.options.splits.test=null holds a fifth out"
-            )
+            way = "; data.options.splits.test=null holds a fifth out" if set(each) == {None} else ""
             raise DataError(
                 f"{where}: item {each.index(None)} of {split} has no label, others have: give all one, or none{way}"
             )
