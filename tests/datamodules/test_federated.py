@@ -15,7 +15,7 @@ from datamodules.federated import CHUNK, Batch, FederatedDataModule
 from datamodules.recipe import Recipe
 from datamodules.sources import Source, Split
 from datamodules.views import apply, plain
-from tests.datamodules.own_data import refused
+from tests.datamodules.own_data import refused, seeded
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (90, 3, 8, 8), dtype=np.uint8)
@@ -28,10 +28,6 @@ RECIPE = Recipe(8)
 
 def module(**kwargs: Any) -> FederatedDataModule:
     return FederatedDataModule(SOURCE, PARTS, RECIPE, **kwargs)
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def batches(

@@ -260,7 +260,8 @@ class TestOtherFormats:
         assert all(f"{count} {suffix or 'without a suffix'}" in line for suffix, count in counts.items())
 
     def test_a_class_of_unreadable_images_is_refused_and_a_folder_of_texts_is_left_out(self, tmp_path, mine):
-        (mine / "train" / "notes").mkdir()
+        for name in ("notes", ".hidden"):
+            (mine / "train" / name).mkdir()
         (mine / "train" / "notes" / "a.txt").touch()
         assert load(tmp_path).classes == ("cat", "dog")
         (mine / "train" / "notes" / "a.dcm").touch()
