@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.embedded import EMBEDDED
-from datamodules.errors import DataError, nearest
+from datamodules.errors import DataError, nearest, one_line
 from datamodules.raw import Raw
 from datamodules.splits import SPLITS
 
@@ -36,7 +36,7 @@ def archive(name: str, root: Path, download: bool) -> Raw:
         try:
             data = kind(root, download=download, **selection)
         except (RuntimeError, OSError) as error:
-            reason = " ".join(str(error).split()).partition(". You can use download")[0]  # it is `data.download` here
+            reason = one_line(error).partition(". You can use download")[0]  # it is `data.download` here
             raise DataError(
                 f"{missing} and for torchvision's {kind.__name__} archive in {root} ({reason}); "
                 "set data.download=true, or data.root=... to the folder that holds one of them"

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from datamodules import columns
-from datamodules.errors import DataError
+from datamodules.errors import DataError, one_line
 from datamodules.pictures import Picture, as_image
 from datamodules.raw import Raw, raw
 from datamodules.splits import SPLITS, Part, choose, is_missing, split_and_key, split_of
@@ -70,7 +70,7 @@ def _stored(path: Path) -> dict[str, np.ndarray]:
         with np.load(path) as archive:
             return dict(archive)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as arrays without objects: {' '.join(str(error).split())}") from error
+        raise DataError(f"{path} cannot be read as arrays without objects: {one_line(error)}") from error
 
 
 def _refuse_other(array: np.ndarray, length: int, where: str) -> None:
@@ -107,8 +107,7 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
     try:
         stored = datasets.load_from_disk(str(folder))
     except Exception as error:  # the library's errors are of many unrelated classes
-        reason = " ".join(str(error).split())
-        raise DataError(f"{folder} cannot be read as a Hugging Face data set: {reason}") from error
+        raise DataError(f"{folder} cannot be read as a Hugging Face data set: {one_line(error)}") from error
     splits = dict(stored) if isinstance(stored, datasets.DatasetDict) else {"train": stored}
     parts = {name: Part(each) for name, each in splits.items()}
     features = splits[choose(parts, str(folder), options).names["train"]].features
@@ -137,12 +136,10 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
         if not content:
             raise DataError(f"{where} has no bytes, only a path: save the data set with its images")
         try:
-            with Image.open(io.BytesIO(content)) as opened:
-                return as_image(opened, where)
-        except DataError:
-            raise
+            opened = Image.open(io.BytesIO(content))
         except Exception as error:  # decoders raise errors of many unrelated classes
             raise DataError(f"{where} cannot be read ({error}): replace or remove it") from error
+        return as_image(opened, where)
 
     classes = getattr(features.get(label), "names", None)  # None of labels that are plain values
     return raw(parts, str(folder), image_of, classes, (*kept, *notes))

@@ -285,7 +285,7 @@ def _write_meta(folder: Path, classes: Sequence[str], notes: Sequence[str], leve
         array = np.load(folder / f"{name}.npy", mmap_mode="r")
         digest.update(repr(array.shape).encode())
         digest.update(array.reshape(-1).data)
-    meta = {"classes": classes, "notes": notes, "levels": levels, "sha256": digest.hexdigest()}
+    meta: dict[str, Any] = {"classes": classes, "notes": notes, "levels": levels, "sha256": digest.hexdigest()}
     meta |= {"bytes": sizes, "blocks": blocks}
     text = json.dumps({**meta, "checksum": _checksum(meta)})
     (folder / "meta.json").write_text(text, encoding="utf-8")

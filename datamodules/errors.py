@@ -14,6 +14,11 @@ def first(names: Sequence[str], most: int = 3) -> str:
     return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
 
 
+def one_line(error: object) -> str:
+    """The text of an error in one line."""
+    return " ".join(str(error).split())
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """` (did you mean ...?)`, or nothing where no known name is near; one of other case, hyphens or underscores is.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.errors import DataError
+from datamodules.errors import DataError, one_line
 from datamodules.raw import Raw, raw
 from datamodules.splits import Part, choose, split_of
 
@@ -63,7 +63,7 @@ def _users(file: Path) -> list[tuple[str, list[Any], list[Any]]]:
             for user in content["users"]
         ]
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+        reason = f"{type(error).__name__}: {one_line(error)[:100]}"
         raise DataError(
             f"{file} is none of LEAF's files ({reason}): it has users and user_data, with x and y"
         ) from error

@@ -88,9 +88,9 @@ def of_files(found: Mapping[str, Sequence[ImageFile]], where: str, options: Mapp
     return raw(chosen, where, read_image, notes=notes)
 
 
-def stamps(files: Raw) -> list[tuple[str, str, str | None, str | None, int, int]]:
+def stamps(files: Raw) -> list[tuple[Any, ...]]:
     """What changes where the files do: split, path, class, client, size and time of each."""
-    made = []
+    made: list[tuple[Any, ...]] = []
     for split, images in files.images.items():
         labels = [files.classes[label] if files.classes else None for label in files.labels[split]]
         clients = files.clients.get(split, [None] * len(images))

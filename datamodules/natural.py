@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datamodules import tables
-from datamodules.errors import PartitionError
+from datamodules.errors import PartitionError, one_line
 from datamodules.listing import LONGEST
 from datamodules.partition import Partition
 from datamodules.splits import split_of
@@ -187,7 +187,7 @@ def by_function(
         made = function(labels.copy(), **{**taken, **arguments})  # the run's own labels are not to be changed
         made = made if isinstance(made, Mapping) else list(made)
     except (TypeError, ValueError, LookupError) as error:
-        raise PartitionError(f"{where}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise PartitionError(f"{where}: {type(error).__name__}: {one_line(error)}") from error
     by_name = made if isinstance(made, Mapping) else dict(enumerate(made))
     if not by_name:
         raise PartitionError(f"{where} made no client: give at least one")

@@ -68,11 +68,7 @@ def raw(
             for split, part in parts.items()
         },
         read,
-        {
-            split: list(map(str, part.clients))
-            for split, part in parts.items()
-            if part.clients and part.clients[0] is not None
-        },
+        {split: list(map(str, part.clients)) for split, part in parts.items() if part.clients},
         {split: part.paths for split, part in parts.items() if part.paths is not None},
         tuple(notes),
     )

@@ -92,7 +92,7 @@ class Part(NamedTuple):
     Of files, which have paths within the split, None is no label; of others what `is_missing` says.
     """
 
-    images: Sequence[Any]
+    images: Any
     labels: Sequence[Any] | None = None
     clients: Sequence[Any] | None = None
     paths: Sequence[str] | None = None

@@ -273,9 +273,8 @@ def beside(folder: Path) -> Beside | None:
 
     The first two are tables as the library `datasets` writes them, the third is Tiny-ImageNet's: name, tab, class.
     """
-    files = [file for name in ("metadata.csv", "metadata.jsonl") if (file := folder / name).is_file()]
-    file = next(iter([*files, *sorted(folder.glob("*_annotations.txt"))]), None)
-    if file is None:
+    tables = [table for name in ("metadata.csv", "metadata.jsonl") if (table := folder / name).is_file()]
+    if (file := next(iter([*tables, *sorted(folder.glob("*_annotations.txt"))]), None)) is None:
         return None
     by_name = file.suffix == ".txt"
     try:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from datamodules.errors import DataError
+from datamodules.errors import DataError, one_line
 from datamodules.pictures import Picture, as_image
 from datamodules.raw import Raw, raw
 from datamodules.signatures import signature_of
@@ -107,8 +107,8 @@ def _made(target: Any, options: Mapping[str, Any], arguments: Mapping[str, Any],
 
 
 def reason(error: Exception) -> str:
-    """An error in one line."""
-    text = " ".join(str(error).split()).rstrip(".")
+    """An error in one line, with its class."""
+    text = one_line(error).rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
