@@ -163,13 +163,6 @@ def test_batches_have_labels_on_demand_but_not_for_public_images() -> None:
     assert torch.equal(batch.views[0], shown(np.array([4, 2]), 255 - IMAGES))  # those of another data set
 
 
-def test_quarter_turns_come_with_the_rotated_view() -> None:
-    assert batches()[0].turns is None
-    sequence = batches(2, names=("plain", "rotate"), epochs=5)
-    assert all(batch.turns.shape == batch.index.shape for batch in sequence)
-    assert set(torch.cat([batch.turns for batch in sequence]).tolist()) == {0, 1, 2, 3}
-
-
 def test_the_other_view_has_a_second_order_over_the_clients_images() -> None:
     recipe = Recipe(8, crop_scale=None, flip=0, jitter_p=0, grayscale=0)
     data, images = FederatedDataModule(SOURCE, PARTS, recipe), shown(PARTS[0])

@@ -385,11 +385,3 @@ class TestFilesOfClients:
     def test_paths_may_begin_with_any_name_of_train(self, tmp_path):
         (tmp_path / "clients.csv").write_text("file_name,user\nTraining/a.png,3\n")
         assert natural.by_file(tmp_path / "clients.csv", np.array(["a.png"]), 1).names == ("3",)
-
-
-def test_the_fifth_that_is_held_out_is_the_one_it_was():
-    labels, rng = np.random.default_rng(0).integers(0, 7, 100), np.random.default_rng(0)
-    rows = [rng.permutation(np.flatnonzero(labels == label)) for label in range(7)]
-    held = np.concatenate([each[: round(len(each) / 5)] for each in rows])
-    assert np.flatnonzero(a_fifth(labels)).tolist() == sorted(held.tolist())
-    assert set(labels[held]) == set(range(7))

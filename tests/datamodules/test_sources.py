@@ -137,18 +137,6 @@ def test_a_changed_folder_is_decoded_again(folders: dict[str, Path], change: str
     assert (second.sha256 == first.sha256) == (change == "touch")
 
 
-def test_a_failed_build_leaves_nothing(folders: dict[str, Path]) -> None:
-    make_folder(folders["root"])
-
-    def interrupt(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        sources.load("pets", **folders, progress=interrupt)
-    assert list(folders["cache"].iterdir()) == []
-    assert len(sources.load("pets", **folders).train.labels) == 6
-
-
 DIGITS_FILES = ("train_images.npy", "test_labels.npy", "test_images.npy", "train_labels.npy", "meta.json")
 
 
