@@ -143,16 +143,16 @@ def load(
     if Path(name).name != name or name in ("", ".", ".."):
         raise DataError(f"data.name={name!r} is not a plain name: give the folder's own name, its parent as data.root")
     size: dict[str, Any] = {"image_size": image_size, "resize": resize, "channels": channels}
-    request = {"format": FORMAT, **size, "levels": checked_levels(levels)}
+    request: dict[str, Any] = {"format": FORMAT, **size, "levels": checked_levels(levels)}
     how: dict[str, Any] = {"verify": verify, "progress": progress}
     fit, folder = fitting(image_size, resize, channels), Path(root) / name
     of_folders = {"labels": labels, "clients": client_folders, "unused_by": unused_by}
     reader = _reader(folder, dict(options or {}), dataset, download, image_size, of_folders)
     probe_folder = folders.probe_of(folder) if reader.kind == "folder" else None
-    if not (hold_out := probe_folder is None if hold_out is None else hold_out):
-        request["hold_out"] = False
-    key = hashlib.sha256(json.dumps(request | reader.request, sort_keys=True).encode()).hexdigest()[:16]
-    read = partial(with_test, reader.read, hold_out)
+    holds_out = probe_folder is None if hold_out is None else hold_out
+    request |= {**reader.request, **({} if holds_out else {"hold_out": False})}
+    key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
+    read = partial(with_test, reader.read, holds_out)
     stored = opened(Path(cache) / f"{name}-{key}", read, fit=fit, levels=levels, **how)
     probe = None
     if probe_folder is not None:

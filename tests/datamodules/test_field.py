@@ -179,6 +179,10 @@ class TestLabelsThatAreMissing:
         with refused(r"has no label, others have: .*; data\.labels=false uses none"):
             load(tmp_path)
         assert not load(tmp_path, labels=False).labelled
+        make(tmp_path / "listed", images=6)
+        (tmp_path / "listed" / "metadata.csv").write_text("file_name,label\n0.png,a\n1.png,b\n")
+        with refused(r"2\.png of train has no label, others have"):
+            load(tmp_path, "listed")
         write(tmp_path, "table", {"train": ("train", True), "test": ("", True)})
         with refused(r"test0\.png has no split, others have"):
             load(tmp_path)
