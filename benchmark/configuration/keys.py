@@ -6,7 +6,6 @@ a run), its entry on the page of keys, and the words of messages about it.
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import math
 import re
@@ -19,6 +18,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from benchmark.errors import ConfigError
+from datamodules import errors
 
 LARGEST = 1e100
 """Largest size of a finite number, as in records; sums and squares of such numbers are finite."""
@@ -34,21 +34,8 @@ PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` (did you mean ...?)`, or nothing where no known name is near."""
-    known, name = list(known), OTHER_WORDS.get(name, name)
-    if same := [other for other in known if _letters(other) == _letters(name)]:
-        return f" (did you mean {same[0]!r}?)"
-    close = difflib.get_close_matches(name, known, n=5)
-
-    def likeness(other: str) -> tuple[float, int]:  # of equally similar ones, that of the name's length
-        return difflib.SequenceMatcher(None, other, name).ratio(), -abs(len(other) - len(name))
-
-    return f" (did you mean {max(close, key=likeness)!r}?)" if close else ""
-
-
-def _letters(name: str) -> str:
-    """Without case, hyphens and underscores, as papers write `SSD` and `L-DAWA`."""
-    return re.sub("[-_]", "", name).lower()
+    """See `datamodules.errors.nearest`; a word of another tool is near ours."""
+    return errors.nearest(OTHER_WORDS.get(name, name), known)
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -64,6 +51,17 @@ def fits(value: Any, hint: Any) -> bool:
     if hint in (int, float):  # True is an int to Python, not to a reader
         return isinstance(value, int | hint) and not isinstance(value, bool)
     return isinstance(value, hint) if isinstance(hint, type) and hint is not Any else True
+
+
+def converted(value: Any, hint: Any) -> Any:
+    """A value that fits a type, as that type: a whole number as a float, a number as text; item by item in a list."""
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if isinstance(value, list):
+        inner = next((get_args(option)[0] for option in options if get_origin(option) is list), Any)
+        return [converted(item, inner) for item in value]
+    if not isinstance(value, int | float) or any(fits(value, option) for option in options if option is not float):
+        return value
+    return float(value) if float in options else str(value)
 
 
 def describe(hint: Any) -> str:
