@@ -98,7 +98,8 @@ def privacy(words: list[str], session: Session) -> None:
         for method in methods:
             session.console.print(privacy.table(method))
         return
-    privacy.write(folder / privacy.SHEET, privacy.Sheet(privacy_sheet.ENCODER, privacy_sheet.IMAGES, tuple(methods)))
+    sheet = privacy.Sheet(privacy_sheet.ENCODER, privacy_sheet.IMAGES, tuple(methods))
+    store.write_table(folder / privacy.SHEET, sheet)
     generate.write(store.collect(folder / "results"), folder, guide.parent)
     pages = f"{folder / privacy.SHEET}, {folder / 'README.md'} and {guide}"
     session.console.print(f"{count(len(methods), 'method')} in {pages}", highlight=False)
@@ -177,7 +178,7 @@ def parity(words: list[str], session: Session) -> None:
             for line in lines(each, compared):
                 display.print(line)
     if not names:
-        parity.write(folder / parity.FILE, results)
+        store.write_table(folder / parity.FILE, parity.Parity(tuple(results)))
         generate.write(store.collect(folder / "results"), folder, page.parent)
     if departed := [each.file for each in results if not each.met]:
         raise DepartureError(f"the suite departs from {len(departed)} of {len(cases)} files: {', '.join(departed)}")
