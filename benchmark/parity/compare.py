@@ -7,11 +7,9 @@ from functools import cache
 from typing import NamedTuple
 
 from benchmark.parity.case import Case
-from benchmark.parity.files import SERVER, Numbers, ParityFile, RoundClient
+from benchmark.parity.files import KINDS, SERVER, Numbers, ParityFile, RoundClient
 from benchmark.parity.inputs import Fingerprint
 
-KINDS = ("losses", "weights")
-"""What a difference may be of."""
 GROWTH = 10.0
 """Later float32 numbers may differ by this factor more than two runs of one code do: rounding grows so much a step."""
 FLOOR = 1e-3
@@ -32,9 +30,9 @@ class Difference(NamedTuple):
     size: float
 
     @property
-    def kind(self) -> int:
-        """Index in `KINDS`."""
-        return int(self.step is None)
+    def kind(self) -> str:
+        """One of KINDS."""
+        return KINDS[self.step is None]
 
 
 Limit = Callable[[Difference], float]
@@ -55,11 +53,6 @@ class Comparison:
         return [difference for difference in self.differences if not difference.size <= self.limit(difference)]
 
 
-def loss_difference(ours: float, theirs: float) -> float:
-    """Relative difference of a loss."""
-    return abs(ours - theirs) / max(abs(theirs), 1e-12)
-
-
 def fingerprint_difference(ours: Fingerprint, theirs: Fingerprint) -> float:
     """The largest relative difference of a fingerprint's three numbers; `FLOOR` keeps one near zero from counting."""
     floor = FLOOR * math.hypot(theirs[0], theirs[1]) + 1e-12
@@ -72,7 +65,8 @@ def differences(ours: Numbers, theirs: Numbers) -> Iterator[Difference]:
         our_losses, their_losses = ours.losses.get(at, []), theirs.losses[at]
         for step in range(max(len(our_losses), len(their_losses))):
             a, b = tuple(our_losses[step : step + 1]), tuple(their_losses[step : step + 1])
-            yield Difference(at, step, "", a, b, loss_difference(*a, *b) if a and b else math.inf)
+            size = abs(a[0] - b[0]) / max(abs(b[0]), 1e-12) if a and b else math.inf
+            yield Difference(at, step, "", a, b, size)
     for at in sorted(theirs.weights, key=_in_time):
         for name, their_print in theirs.weights[at].items():
             our_print = ours.weights.get(at, {}).get(name)
@@ -85,7 +79,7 @@ def compare(case: Case, ours: dict[str, Numbers]) -> list[Comparison]:
     compared = []
     for precision, theirs in case.file.sections.items():
         all_differences = list(differences(ours["64-true" if case.file.rounding else precision], theirs))
-        limit = _constant(case.exact) if precision == "64-true" else _by_rounding(case, theirs, ours)
+        limit = (lambda _: case.exact) if precision == "64-true" else _by_rounding(case, theirs, ours)
         compared.append(Comparison(precision, all_differences, limit))
     return compared
 
@@ -106,10 +100,6 @@ def _in_time(at: RoundClient) -> tuple[int, bool, int]:
     return at[0], at[1] == SERVER, at[1]
 
 
-def _constant(limit: float) -> Limit:
-    return lambda difference: limit
-
-
 def _by_rounding(case: Case, theirs: Numbers, ours: dict[str, Numbers]) -> Limit:
     """What is allowed in float32: little at the first step, then what rounding has done by the end of the round.
 
@@ -118,14 +108,14 @@ def _by_rounding(case: Case, theirs: Numbers, ours: dict[str, Numbers]) -> Limit
     """
     file = case.file
     if file.rounding:
-        measured = [(round, kind, size) for round, sizes in file.rounding.items() for kind, size in enumerate(sizes)]
+        measured = [(round, kind, size) for round, sizes in file.rounding.items() for kind, size in sizes.items()]
     else:
         authors = "64-true" in file.sections
         pair = (theirs, file.sections["64-true"]) if authors else (ours["32-true"], ours["64-true"])
         measured = [(each.at[0], each.kind, each.size) for each in differences(*pair) if math.isfinite(each.size)]
 
     @cache
-    def by_round(round: int, kind: int) -> float:
+    def by_round(round: int, kind: str) -> float:
         sizes = [size for at, of, size in measured if of == kind and at <= round]
         return max(case.first, GROWTH * max(sizes, default=0.0))
 
