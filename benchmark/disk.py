@@ -1,10 +1,12 @@
 """Files that are written whole or not at all, and the hash of a file."""
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -28,3 +30,9 @@ def sha256(file: Path) -> str:
     """Hash of a file's content."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_json(file: Path, content: Any) -> None:
+    """Replaces a JSON file."""
+    with replacing(file) as beside:
+        beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
