@@ -1,5 +1,6 @@
 """The command `campaign`."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -11,11 +12,14 @@ from benchmark.errors import ConfigError
 
 USAGE = "NAME [NAME ...] [minutes=M] [devices=N] [plan=true] [retry=true] [cluster=slurm jobs=N] [output=RUNS]"
 SUBMIT = "submit."
+MARGIN, MARGIN_FRACTION = 20.0, 0.1
+"""Seconds before the end of the budget by which rounds have to end; at most this fraction of the budget."""
 
 
 def campaign(words: list[str], session: Session) -> None:
     """Run the jobs of a campaign in order of importance until minutes=M are up; plan=true only prints what they are."""
     from benchmark.campaign import summary
+    from benchmark.campaign.budget import Budget
     from benchmark.campaign.devices import find_machine
     from benchmark.campaign.estimates import Estimates
     from benchmark.campaign.jobs import COMMAND_KEYS, job_state, load_jobs, open_questions
@@ -29,8 +33,7 @@ def campaign(words: list[str], session: Session) -> None:
     submit_words = [word for word in overrides if word.startswith(SUBMIT)]
     overrides = [word for word in overrides if word not in submit_words]
     _check(options, submit_words)
-    retry, minutes = options.get("retry", False), options.get("minutes")
-    placement = parse(overrides)
+    retry, placement = options.get("retry", False), parse(overrides)
     jobs = load_jobs(names, overrides)
     output = expanded(str(placement.get("output", "runs")), "output")
     if "cluster" in options and not options.get("plan"):
@@ -43,7 +46,7 @@ def campaign(words: list[str], session: Session) -> None:
             minutes=options["minutes"],
             options=parse([word.removeprefix(SUBMIT) for word in submit_words]),
         )
-        line = f"submitted for {minutes:g} minutes: {', '.join(ids)}; logs in {output / 'submitit'}"
+        line = f"submitted for {options['minutes']:g} minutes: {', '.join(ids)}; logs in {output / 'submitit'}"
         session.console.print(line, highlight=False)
         return
     machine = find_machine(options.get("devices", "auto"), placement.get("accelerator", "auto"))
@@ -59,8 +62,9 @@ def campaign(words: list[str], session: Session) -> None:
         session.console.print(summary.progress(jobs, before, estimates(), devices), highlight=False)
         return
     display = session.display(len(jobs))
-    deadline = session.started + 60 * minutes if minutes is not None else None
-    scheduler = Scheduler(jobs, overrides, machine, display, estimates, deadline=deadline, retry=retry)
+    seconds = 60 * options.get("minutes", math.inf)
+    budget = Budget(session.started, seconds, margin=min(MARGIN, MARGIN_FRACTION * seconds))
+    scheduler = Scheduler(jobs, overrides, machine, display, estimates, budget, retry=retry)
     try:
         with display:
             display.print(summary.progress(jobs, before, estimates(), devices))
