@@ -10,7 +10,7 @@ from benchmark.speed.gpu.cells import Results
 from benchmark.speed.gpu.checks import ALLOWED
 from benchmark.speed.gpu.ladder import BARE, COMPILED, EAGER, LANES, Point, recorded
 from benchmark.speed.gpu.parts import PARTS
-from benchmark.speed.report import format_number, rows
+from benchmark.speed.report import format_number, table
 from leaderboards import store
 from leaderboards.encoders import shown
 
@@ -37,14 +37,14 @@ def tables(folder: Path) -> dict[str, str]:
     made = {
         "machine": _machine(folder, results),
         "estimates": _estimates(done["ladder"]),
-        "parity": _table(
+        "parity": table(
             ("file", "steps", *columns, ""),
             (
                 (name, str(n["steps"]), *(_difference(n.get(p, {}).get(kind)) for p, kind in DIFFERENCES), _met(n))
                 for name, n in done["parity"].items()
             ),
         ),
-        "contract": _table(
+        "contract": table(
             ("largest relative difference", *ALLOWED, ""),
             (
                 (name, *(_difference(n["differences"][each]) for each in ALLOWED), _met(n))
@@ -52,20 +52,20 @@ def tables(folder: Path) -> dict[str, str]:
             ),
         ),
         "ladder": _ladder(done["ladder"]),
-        "views": _table(
+        "views": table(
             ("", "views a second"), ((name, format_number(n["views_per_second"])) for name, n in done["views"].items())
         ),
-        "evaluation": _table(
+        "evaluation": table(
             ("protocol", "seconds", "accuracy, %"),
             (
                 (name, format_number(n["probe_seconds"]), f"{n['accuracy']:.2f}")
                 for name, n in done["evaluation"].items()
             ),
         ),
-        "campaign": _table(("run", "rounds", "scores"), _runs(folder / "runs")),
+        "campaign": table(("run", "rounds", "scores"), _runs(folder / "runs")),
         "failed": _failed(results),
     }
-    return {name: table for name, table in made.items() if table}
+    return {name: text for name, text in made.items() if text}
 
 
 def _machine(folder: Path, results: Mapping[str, Results]) -> str:
@@ -93,7 +93,7 @@ def _estimates(cells: Numbers) -> str:
             eager, replayed = ms(EAGER, batch), ms(recorded(1), batch)
             found, unit = None if eager is None or replayed is None else eager / replayed, "x"
         lines.append((what, expected, "not measured yet" if found is None else f"{format_number(found)} {unit}"))
-    return rows(("", "expected", "measured"), lines)
+    return table(("", "expected", "measured"), lines)
 
 
 def _ladder(cells: Numbers) -> str:
@@ -111,7 +111,7 @@ def _ladder(cells: Numbers) -> str:
         memory = found[best].get("memory_mib") if best else None
         texts = (_rate(found.get(way)) for way in ways)
         lines.append((place, *texts, gain, "" if memory is None else format_number(memory)))
-    return _table(("network, batch, precision", *ways, "best / bare", "MiB of the best"), lines)
+    return table(("network, batch, precision", *ways, "best / bare", "MiB of the best"), lines)
 
 
 def _rate(numbers: Mapping[str, Any] | None) -> str:
@@ -141,7 +141,7 @@ def _failed(results: Mapping[str, Results]) -> str:
         if "error" in numbers
     )
     measured = any(result.cells for result in results.values())
-    return _table(("part", "cell", "error"), lines) or ("Nothing." if measured else "")
+    return table(("part", "cell", "error"), lines) or ("Nothing." if measured else "")
 
 
 def _difference(value: float | None) -> str:
@@ -150,9 +150,3 @@ def _difference(value: float | None) -> str:
 
 def _met(numbers: Mapping[str, Any]) -> str:
     return "met" if numbers["met"] else "**not met**"
-
-
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table; empty where it has no lines."""
-    lines = list(lines)
-    return rows(header, lines) if lines else ""
