@@ -78,7 +78,7 @@ def fill(text: str, tables: Mapping[str, str]) -> str:
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]], align: str = "lr") -> str:
-    """A Markdown table, empty without lines. align: `l` or `r` for each column, the last letter for all further ones."""
+    """A Markdown table; empty without lines. align: `l` or `r` for each column; the last letter for the rest."""
     rows = [f"| {' | '.join(cells)} |" for cells in lines]
     rules = "|".join("---:" if side == "r" else "---" for side in align.ljust(len(header), align[-1]))
     return "\n".join((f"| {' | '.join(header).lstrip()} |", f"|{rules}|", *rows)) if rows else ""
