@@ -22,7 +22,7 @@ class FedX(Case):
     """FedX, its ablations, and FedAvg over its SimCLR."""
 
     scenario = "fedx/cifar10"
-    usual: Mapping[str, Any] = {"training.drop_last": False}
+    default: Mapping[str, Any] = {"training.drop_last": False}
     aliases: Mapping[str, Any] = {"fedx": "predictor"}
     terms: Mapping[str, Any] = {
         "relation_local": "local_relation", "contrast_global": "global_contrast", "relation_global": "global_relation"
@@ -50,7 +50,7 @@ class FedDecorr(Case):
 
     scenario = "reference"
     method = "feddecorr"
-    usual: Mapping[str, Any] = {"objective.num_views": 2}
+    default: Mapping[str, Any] = {"objective.num_views": 2}
     fixed: Mapping[str, Any] = {"objective": "supervised"}
     settings: Mapping[str, Any] = {
         "objective.num_views": "views_per_step", "method.weight": "term_weights.decorrelation"
@@ -64,7 +64,11 @@ class FedDecorr(Case):
 class SSD(Case):
     """SSD, and FedAvg over its alignment and uniformity."""
 
-    usual: Mapping[str, Any] = {"training.views": "joint", "training.drop_last": False, "method.weighting": "examples"}
+    default: Mapping[str, Any] = {
+        "training.views": "joint",
+        "training.drop_last": False,
+        "method.weighting": "examples",
+    }
     fixed: Mapping[str, Any] = {"objective": "align_uniform"}
     settings: Mapping[str, Any] = {"objective.uniform_weight": lambda get: get("loss.uniform") / get("loss.align")}
     stretch: Mapping[str, Any] = {
@@ -85,8 +89,8 @@ class SSD(Case):
         ssd, start = self.file.get("ssd"), method.init_server
         width, per_client = ssd["width"], ssd["own_dimensions"]
 
-        def init_server(turn: Any) -> Any:
-            server = start(turn)
+        def init_server(round_context: Any) -> Any:
+            server = start(round_context)
             order = torch.from_numpy(self.draws(1).permutation(width))
             for client, scale in server["scales"].items():
                 scale.fill_(1.0)[order[client * per_client : (client + 1) * per_client]] = ssd["alpha"]
@@ -100,12 +104,10 @@ class EasyFL(Case):
     """FedU, FedEMA, and FedAvg over BYOL."""
 
     scenario = "fedema/cifar10"
-    slips = "a client's first target is the online network itself"
-    usual: Mapping[str, Any] = {
-        "training.views": "joint",
-        "training.drop_last": False,
-        "objective.first_target": "copy",
-    }
+    author_bugs = "a client's first target is the online network itself"
+    default: Mapping[str, Any] = {
+        "training.views": "joint", "training.drop_last": False, "objective.first_target": "copy",
+    }  # fmt: skip
     fixed: Mapping[str, Any] = {"objective": "byol"}
     settings: Mapping[str, Any] = {
         "objective.momentum": "target_momentum",
@@ -124,8 +126,8 @@ class EasyFL(Case):
             self.settings = {**self.settings, "method.threshold": "options.dapu_threshold"}
         if self.method == "fedema":
             self.settings = {**self.settings, "method.tau": "options.auto_scaler_target"}
-            self.slips += "; above mu = 0.5 the predictor's running statistics are the client's"
-            self.usual = {**self.usual, "method.keep_statistics": False}
+            self.author_bugs += "; above mu = 0.5 the predictor's running statistics are the client's"
+            self.default = {**self.default, "method.keep_statistics": False}
 
 
 class FedU2(Case):
@@ -134,9 +136,9 @@ class FedU2(Case):
     scenario = "fedu2/cifar10"
     method = "fedu2"
     exact = 1e-5  # the authors' solver stops before it is at the minimum
-    slips = "the solver ends before the minimum, for two clients at its start; updates of any length count as 2"
-    usual: Mapping[str, Any] = {
-        "training.views": "joint", "training.most_epochs": None, "method.draws": "batch", "method.solver": "exact",
+    author_bugs = "the solver ends before the minimum, for two clients at its start; updates of any length count as 2"
+    default: Mapping[str, Any] = {
+        "training.views": "joint", "training.max_epochs": None, "method.draws": "batch", "method.solver": "exact",
         "method.length": "mean", "method.weighting": "examples", "objective.form": "full",
     }  # fmt: skip
     settings: Mapping[str, Any] = {
@@ -168,8 +170,8 @@ class FedSC(Case):
 
     scenario = "fedsc/cifar10"
     method = "fedsc"
-    slips = "the rate is asked for outside the scheduler's step, so that each round's decay counts twice"
-    usual: Mapping[str, Any] = {"schedule.name": "cosine"}
+    author_bugs = "the rate is asked for outside the scheduler's step, so that each round's decay counts twice"
+    default: Mapping[str, Any] = {"schedule.name": "cosine"}
     settings: Mapping[str, Any] = {
         "encoder.width": "network.width",
         "training.clip_norm": "clip_norm",
@@ -188,8 +190,8 @@ class LDAWA(Case):
 
     scenario = "ldawa/cifar100-e1"
     method = "ldawa"
-    slips = "running statistics are scaled by their cosines"
-    usual: Mapping[str, Any] = {"method.statistics": "mean"}
+    author_bugs = "running statistics are scaled by their cosines"
+    default: Mapping[str, Any] = {"method.statistics": "mean"}
 
     def overrides(self) -> dict[str, Any]:
         """The first rounds of the method's mean; nothing is trained."""
@@ -219,7 +221,7 @@ class LDAWA(Case):
                 trees.put(weights, path, given_weights(visit.client.id, visit.round, ".".join(path), leaf))
             return {"weights": weights}, visit.memory
 
-        set_hooks(method, reply=reply, plan=lambda turn: tuple(replace(phase, work="none") for phase in plan(turn)))
+        set_hooks(method, reply=reply, plan=lambda number: tuple(replace(each, work="none") for each in plan(number)))
 
 
 class Orchestra(Case):
@@ -229,8 +231,8 @@ class Orchestra(Case):
     method = "orchestra"
     first = 1e-5  # clusterings precede it, and round too
     first_round = 1
-    slips = "the online networks pass over the first view too, whose result is not used"
-    usual: Mapping[str, Any] = {
+    author_bugs = "the online networks pass over the first view too, whose result is not used"
+    default: Mapping[str, Any] = {
         "training.views": "joint", "training.drop_last": False, "objective.target_first": False,
         "method.start_rows": "random", "method.weighting": "examples",
     }  # fmt: skip
@@ -262,8 +264,8 @@ class Orchestra(Case):
         """The first global centroids, and where local clusters start; the file's memory begins with the oldest row."""
         size, start = self.file.get("batch_size"), method.init_server
 
-        def init_server(turn: Any) -> Any:
-            server = start(turn)
+        def init_server(round_context: Any) -> Any:
+            server = start(round_context)
             mu = torch.from_numpy(self.draws(100).standard_normal(server["centroids"]["mu"].shape))
             return {**server, "centroids": {"mu": normalize(mu, dim=1).float() * self.file.get("mu_length")}}
 
@@ -285,8 +287,8 @@ class FLESD(Case):
     scenario = "flesd/cifar10-a1"
     method = "flesd"
     absent = 0
-    slips = "the first batches of each epoch of the distillation make no step, though the anchors are full"
-    usual: Mapping[str, Any] = {
+    author_bugs = "the first batches of each epoch of the distillation make no step, though the anchors are full"
+    default: Mapping[str, Any] = {
         "training.views": "joint", "objective.form": "full", "method.fill_anchors": False, "method.drop_last": False,
     }  # fmt: skip
     settings: Mapping[str, Any] = {
