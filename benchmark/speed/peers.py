@@ -32,7 +32,7 @@ from benchmark.speed.timing import (
     ratio,
     run_command,
     run_process,
-    spread,
+    values_of,
 )
 
 PEER = PATH.parent
@@ -120,7 +120,7 @@ def compare(views: str, batch: int, runs: Mapping[str, Sequence[FinishedRun]]) -
             Line(f"{where}: {OURS} / {name}", ratio(values, OURS, name), goal=GOALS.get((quantity, views, name), ""))
             for name in PROGRAMS
         ]
-        lines += [Line(f"{where}: {name}", spread(measured), unit) for name, measured in values.items()]
+        lines += values_of(values, unit, f"{where}: {{}}")
     return lines
 
 

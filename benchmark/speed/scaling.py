@@ -7,7 +7,17 @@ from operator import itemgetter
 from pathlib import Path
 
 from benchmark.speed.peer.workload import PATH
-from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, median_round, ratio, run_command, run_process, spread
+from benchmark.speed.timing import (
+    ON_CPU,
+    Line,
+    Log,
+    interleaved,
+    median_round,
+    ratio,
+    run_command,
+    run_process,
+    values_of,
+)
 
 LAYOUTS = {
     "2 ranks x 1 thread": ("devices=2", "threads=1"),
@@ -40,7 +50,7 @@ def ranks(repetitions: int, log: Log) -> list[Line]:
         lines += [
             Line(f"{network}: {two}, speed over {threads}", ratio(values, threads, two), goal=">= 1.00"),
             Line(f"{network}: {two}, speed over {single}", ratio(values, single, two), goal=">= 1.70"),
-            *(Line(f"{network}: {name}, a round", spread(values[name]), "s") for name in LAYOUTS),
+            *values_of(values, "s", f"{network}: {{}}, a round"),
         ]
     return lines
 
@@ -60,8 +70,8 @@ def scale(repetitions: int, log: Log) -> list[Line]:
     return [
         Line(f"{last} clients over {first}: a round", ratio(rounds, last, first), goal="<= 1.10"),
         Line(f"{last} clients over {first}: peak memory", ratio(peaks, last, first), goal="<= 1.05"),
-        *(Line(f"{name} clients: a round", spread(rounds[name]), "s") for name in runs),
-        *(Line(f"{name} clients: peak memory", spread(peaks[name]), "MiB") for name in runs),
+        *values_of(rounds, "s", "{} clients: a round"),
+        *values_of(peaks, "MiB", "{} clients: peak memory"),
     ]
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from benchmark.speed.evaluation import TEST, TRAIN, make_features
 from benchmark.speed.gpu.cells import Cell, Part, Setting
 from benchmark.speed.gpu.checks import contract, parity
 from benchmark.speed.gpu.ladder import ladder
-from benchmark.speed.microbenchmarks import TEST, TRAIN, make_features
 from benchmark.speed.views import SIZE, make_images
 from datamodules.compiled import apply_compiled
 from datamodules.recipe import Recipe
