@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -35,17 +34,12 @@ class Difference(NamedTuple):
         return KINDS[self.step is None]
 
 
-Limit = Callable[[Difference], float]
-"""The largest size of a difference that is allowed."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A file's numbers beside ours in one precision: all differences, and what is allowed of each."""
+class Comparison(NamedTuple):
+    """A file's numbers beside ours in one precision: all differences, and the largest size that is allowed of each."""
 
     precision: str
     differences: Sequence[Difference]
-    limit: Limit
+    limit: Callable[[Difference], float]
 
     @property
     def beyond(self) -> list[Difference]:
@@ -61,13 +55,17 @@ def fingerprint_difference(ours: Fingerprint, theirs: Fingerprint) -> float:
 
 def differences(ours: Numbers, theirs: Numbers) -> Iterator[Difference]:
     """Every number of theirs beside ours: losses, then tensors, by round; clients come before the server."""
-    for at in sorted(theirs.losses, key=_in_time):
+
+    def in_time(at: RoundClient) -> tuple[int, bool, int]:
+        return at[0], at[1] == SERVER, at[1]
+
+    for at in sorted(theirs.losses, key=in_time):
         our_losses, their_losses = ours.losses.get(at, []), theirs.losses[at]
         for step in range(max(len(our_losses), len(their_losses))):
             a, b = tuple(our_losses[step : step + 1]), tuple(their_losses[step : step + 1])
             size = abs(a[0] - b[0]) / max(abs(b[0]), 1e-12) if a and b else math.inf
             yield Difference(at, step, "", a, b, size)
-    for at in sorted(theirs.weights, key=_in_time):
+    for at in sorted(theirs.weights, key=in_time):
         for name, their_print in theirs.weights[at].items():
             our_print = ours.weights.get(at, {}).get(name)
             size = math.inf if our_print is None else fingerprint_difference(our_print, their_print)
@@ -95,12 +93,7 @@ def needed(file: ParityFile) -> list[str]:
     return ["32-true", "64-true"] if set(file.sections) == {"32-true"} else list(file.sections)
 
 
-def _in_time(at: RoundClient) -> tuple[int, bool, int]:
-    """Key that sorts in the order of the run."""
-    return at[0], at[1] == SERVER, at[1]
-
-
-def _by_rounding(case: Case, theirs: Numbers, ours: dict[str, Numbers]) -> Limit:
+def _by_rounding(case: Case, theirs: Numbers, ours: dict[str, Numbers]) -> Callable[[Difference], float]:
     """What is allowed in float32: little at the first step, then what rounding has done by the end of the round.
 
     That is, in this order: what the file has on it; how far the authors' float32 is from their float64; or ours from

@@ -21,8 +21,13 @@ def lines(case: Case, compared: list[Comparison]) -> Iterator[str]:
     yield f"{file.path.name}: {file.what['repository']} {commit}, {length}; {case.scenario} {case.method}"
     for comparison in compared:
         for round in sorted({difference.at[0] for difference in comparison.differences}):
-            largest = [_largest(comparison, round, kind) for kind in KINDS]
-            yield f"  {PRECISIONS[comparison.precision]}, round {round}: {', '.join(filter(None, largest))}"
+            of_round = [difference for difference in comparison.differences if difference.at[0] == round]
+            largest = [
+                f"{kind} {max(d.size for d in group):.1e} (allowed {max(map(comparison.limit, group)):.0e})"
+                for kind in KINDS
+                if (group := _of_kind(of_round, kind))
+            ]
+            yield f"  {PRECISIONS[comparison.precision]}, round {round}: {', '.join(largest)}"
         for kind in KINDS:
             if beyond := _of_kind(comparison.beyond, kind):
                 yield f"  BEYOND {described(beyond[0], comparison)}; {len(beyond)} {kind} in all"
@@ -84,11 +89,3 @@ def described(difference: Difference, comparison: Comparison) -> str:
     ours, theirs = (", ".join(f"{value:.9g}" for value in side) or "missing" for side in difference[3:5])
     size = f"{difference.size:.1e}, allowed {comparison.limit(difference):.1e}"
     return f"round {round}, {who}, {what}: {ours} instead of {theirs} ({size})"
-
-
-def _largest(comparison: Comparison, round: int, kind: str) -> str:
-    """The largest difference of a round's losses or tensors, and what is allowed at most; empty without any."""
-    group = [difference for difference in _of_kind(comparison.differences, kind) if difference.at[0] == round]
-    if not group:
-        return ""
-    return f"{kind} {max(d.size for d in group):.1e} (allowed {max(map(comparison.limit, group)):.0e})"

@@ -1,7 +1,7 @@
 """Archives that carry a data set to a machine with a GPU, and bring what was measured back."""
 
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmark.errors import ConfigError
@@ -69,9 +69,9 @@ def bring_back(folder: Path, limit: int = LIMIT) -> tuple[Path, list[Path]]:
     return archive, [file for group in left for file in group]
 
 
-def _fill(groups: Iterable[Sequence[Path]], limit: int) -> tuple[list[Path], list[Sequence[Path]]]:
+def _fill(groups: Iterable[list[Path]], limit: int) -> tuple[list[Path], list[list[Path]]]:
     """The files of the groups that fit into an archive, the first ones first, and the groups that do not."""
-    chosen, left, size = list[Path](), list[Sequence[Path]](), 0
+    chosen, left, size = list[Path](), list[list[Path]](), 0
     for group in groups:
         if size + (room := _room(group)) < limit:
             chosen += group
