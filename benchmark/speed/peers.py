@@ -20,19 +20,9 @@ from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 
+from benchmark.speed import timing
 from benchmark.speed.peer.workload import CORES, PATH, ROUNDS, source
-from benchmark.speed.timing import (
-    ON_CPU,
-    Line,
-    Log,
-    Process,
-    interleaved,
-    line_times,
-    ratio,
-    run_command,
-    run_process,
-    values_of,
-)
+from benchmark.speed.timing import ON_CPU, Line, Log, Process, interleaved, ratio, values_of
 
 PEER = PATH.parent
 REPOSITORY = PEER.parents[2]
@@ -107,7 +97,7 @@ def compare(views: str, batch: int, runs: Mapping[str, Sequence[Quantities]]) ->
 def run_ours(views: str, batch: int) -> Quantities:
     """Our run, as a user starts it."""
     overrides = (*SETTINGS, *VIEWS[views], f"training.batch_size={batch}")
-    with run_command(PATH, *overrides) as (command, folder), line_times(folder / "rounds.jsonl") as ends:
+    with timing.run_command(PATH, *overrides) as (command, folder), timing.line_times(folder / "rounds.jsonl") as ends:
         process = _run(command)
     return check_rounds(ends, process)
 
@@ -122,7 +112,7 @@ def _run(command: Sequence[str]) -> Process:
     """Run a command in a temporary folder, with the time of its start as `T0` in its environment."""
     with tempfile.TemporaryDirectory() as folder:
         places = {"PYTHONPATH": str(REPOSITORY), "RAY_TMPDIR": folder, "FLWR_HOME": folder}
-        return run_process(command, env={**places, "T0": repr(time.time())}, cwd=Path(folder))
+        return timing.run_process(command, env={**places, "T0": repr(time.time())}, cwd=Path(folder))
 
 
 def check_rounds(ends: Sequence[float], process: Process) -> Quantities:

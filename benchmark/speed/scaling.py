@@ -6,18 +6,9 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
+from benchmark.speed import timing
 from benchmark.speed.peer.workload import PATH
-from benchmark.speed.timing import (
-    ON_CPU,
-    Line,
-    Log,
-    interleaved,
-    median_round,
-    ratio,
-    run_command,
-    run_process,
-    values_of,
-)
+from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, ratio, values_of
 
 LAYOUTS = {
     "2 ranks x 1 thread": ("devices=2", "threads=1"),
@@ -56,9 +47,9 @@ def ranks(repetitions: int, log: Log) -> list[Line]:
 
 
 def _round(*overrides: str) -> float:
-    with run_command(PATH, *ON_CPU, "training.channels_last=true", *overrides) as (command, folder):
-        run_process(command)
-        return median_round(folder)
+    with timing.run_command(PATH, *ON_CPU, "training.channels_last=true", *overrides) as (command, folder):
+        timing.run_process(command)
+        return timing.median_round(folder)
 
 
 def scale(repetitions: int, log: Log) -> list[Line]:
@@ -82,8 +73,8 @@ def _round_and_peak(clients: int) -> tuple[float, float]:
         f"partition.clients={clients}",
         f"federation.participation={10 / clients}",
     )
-    with run_command(POPULATION, *ON_CPU, "devices=1", "threads=1", *overrides) as (command, folder):
+    with timing.run_command(POPULATION, *ON_CPU, "devices=1", "threads=1", *overrides) as (command, folder):
         done = subprocess.run([sys.executable, "-c", PEAK, *command], capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"the run with {clients} clients ended with {done.returncode}: {done.stderr[-500:]}")
-        return median_round(folder), int(done.stdout.split()[-1]) / 1024
+        return timing.median_round(folder), int(done.stdout.split()[-1]) / 1024
