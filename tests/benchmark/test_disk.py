@@ -16,6 +16,5 @@ def test_a_file_is_replaced_at_the_end_of_the_block_or_after_an_error_not_at_all
         assert file.read_text() == '{\n "a": 1\n}\n'
     assert file.read_text() == "2"
     with pytest.raises(ZeroDivisionError), replacing(file) as beside:
-        beside.write_text("3")
-        raise ZeroDivisionError
+        beside.write_text(f"{1 / 0}")
     assert (file.read_text(), [each.name for each in file.parent.iterdir()]) == ("2", ["a.json"])
