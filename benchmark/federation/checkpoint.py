@@ -4,8 +4,9 @@ import hashlib
 import os
 import re
 import struct
+from io import BufferedRandom
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
@@ -77,7 +78,7 @@ class Checkpoint:
         )
 
 
-def seal(stream: BinaryIO) -> None:
+def seal(stream: BufferedRandom) -> None:
     """Ends what `torch.save` wrote with its hash, as the comment of a zip archive, which `torch.load` ignores."""
     stream.seek(-2, os.SEEK_END)
     stream.write(struct.pack("<H", SEAL_SIZE))  # length of the comment, 0 before
