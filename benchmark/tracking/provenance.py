@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark import disk
 from benchmark.configuration.identity import identity
 from benchmark.configuration.instantiate import locate, named_classes
 from benchmark.configuration.partitions import encoder_sections, sha256, weights_file
@@ -158,7 +159,7 @@ def external_classes(config: DictConfig) -> list[str]:
             continue
         is_ours = any(file.is_relative_to(ROOT / package) for package in PACKAGES)
         if not is_ours and not {"site-packages", "dist-packages"} & set(file.parts):
-            lines.append(f"{external}: sha256 {hashlib.sha256(file.read_bytes()).hexdigest()}")
+            lines.append(f"{external}: sha256 {disk.sha256(file)}")
     return lines
 
 
