@@ -5,6 +5,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 import zipfile
 from functools import partial
@@ -91,6 +93,26 @@ def test_a_contract_that_is_broken_is_not_met(monkeypatch):
     numbers = checks._contract("fedavg", TINY)
     assert (numbers["met"], numbers["differences"]["repeated"]) == (False, 0)
     assert numbers["differences"]["resumed"] == pytest.approx(0.01, rel=0.1)
+
+
+@pytest.mark.long
+def test_it_goes_on_where_it_was_killed(tmp_path):
+    command = [sys.executable, "-m", "benchmark.speed", "gpu", "accelerator=cpu", f"output={tmp_path / 'gpu'}"]
+    command += ["parts=ladder,evaluation", "minutes=2"]
+    environment = {**os.environ, "PYTHONPATH": str(DOCS.parent), "OMP_NUM_THREADS": "1"}
+    file, deadline = tmp_path / "gpu" / "ladder.json", time.monotonic() + 60
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as process:
+        while not (file.exists() and "images_per_second" in file.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.kill()
+    before = {name: numbers for name, numbers in json.loads(file.read_text()).items() if "error" not in numbers}
+    assert len(before) < len(list(points(tiny=True)))
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    after = json.loads(file.read_text())
+    assert set(after) == {point.name for point in points(tiny=True)}
+    assert not any("error" in numbers for numbers in after.values())
+    assert {name: after[name] for name in before} == before
 
 
 class Clock:
