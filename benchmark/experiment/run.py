@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning.fabric import Fabric
-from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
 from benchmark.distributed.collectives import raise_on_all_ranks
@@ -22,7 +21,7 @@ from benchmark.federation.divergence import collapses
 from benchmark.federation.loop import Callback, FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import EarlyRecord, RoundLog
-from benchmark.tracking.loggers import close, open_logger
+from benchmark.tracking.loggers import RunLogger, close, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import (
     author_deviations,
@@ -74,7 +73,7 @@ class Run:
         """Whether BatchNorm's statistics of an evaluated encoder are measured on the pooled training images."""
         return self.scoring.recalibrated
 
-    def train(self, logger: Logger, deadline: float | None) -> None:
+    def train(self, logger: RunLogger, deadline: float | None) -> None:
         """Runs the remaining rounds with progress, logs and the monitor.
 
         Raises:
@@ -139,7 +138,7 @@ class Run:
             self.display.print(f"it has no {probe} {BEST}: some of its rounds were not scored by {probe}")
         return Evaluated(result, ids, failed)
 
-    def finish(self, evaluated: Evaluated, logger: Logger | None = None) -> None:
+    def finish(self, evaluated: Evaluated, logger: RunLogger | None = None) -> None:
         """Draws figures, closes the logger and writes `result.json`; a new record last, so that it is complete.
 
         Raises EvalError: some protocols could not be measured; all others are saved by then.

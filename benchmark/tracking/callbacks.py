@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import Logger
-
 from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.tracking.loggers import RunLogger
 from benchmark.tracking.record import MONITORED, is_monitored
 from leaderboards import schema, store
 
@@ -20,7 +19,7 @@ class RoundLog(Callback):
         logger: W&B's or CSV.
     """
 
-    def __init__(self, file: Path, logger: Logger) -> None:
+    def __init__(self, file: Path, logger: RunLogger) -> None:
         self.file, self.logger = file, logger
 
     def on_run_start(self, loop: FederatedLoop) -> None:
