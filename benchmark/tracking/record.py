@@ -45,8 +45,7 @@ def record(
     """
     history, reason = loop.history, loop.stop_reason()  # why it ended before its last round
     spent = {client: loop.accountant.epsilon(client) for client in sorted(loop.accountant.releases)}
-    monitored = [row for row in history if "monitor" in row]
-    best = max(monitored, key=lambda row: row["monitor"]) if monitored else None
+    best = max((row for row in history if "monitor" in row), key=lambda row: row["monitor"], default=None)
     return {
         "schema": SCHEMA,
         "scenario": config.scenario,
@@ -61,11 +60,7 @@ def record(
         "best": {"round": best["round"], "metric": "monitor", "value": best["monitor"]} if best else None,
         "curve": curve(history),
         "server": server_training(history),
-        "bytes": {
-            "up": loop.ledger.total("up"),
-            "down": loop.ledger.total("down"),
-            "visits": sum(loop.ledger.visits.values()),
-        },
+        "bytes": {way: loop.ledger.total(way) for way in ("up", "down")} | {"visits": sum(loop.ledger.visits.values())},
         "epsilon": max(spent.values(), default=None),
         "privacy": privacy(loop, spent),
         "seconds": {
