@@ -11,14 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
-from benchmark.cli.campaign import USAGE as CAMPAIGN
-from benchmark.cli.campaign import campaign
-from benchmark.cli.citation import USAGE as CITE
-from benchmark.cli.citation import cite
-from benchmark.cli.comparison import USAGE as COMPARE
-from benchmark.cli.comparison import compare
-from benchmark.cli.reports import BOARD_USAGE, LISTS, board, listing, parity, privacy, publish, regress
-from benchmark.cli.runs import evaluate, export, resume, run, tune
+from benchmark.cli import campaign, reports, runs
 from benchmark.cli.session import Session
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.layers import meant
@@ -72,22 +65,22 @@ INTERRUPTED_HINTS = {
 
 COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "run": (
-        run,
+        runs.run,
         "SCENARIO METHOD [seeds=0,1,2] [key=value ...] | suite=NAME [methods=A,B] [seeds=0,1,2] [key=value ...]",
     ),
-    "resume": (resume, "RUN_DIR [trust=true]"),
-    "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"),
-    "export": (export, "RUN_DIR FILE [format=torch|safetensors|onnx] [encoder=NAME] [trust=true]"),
-    "compare": (compare, COMPARE),
-    "tune": (tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
-    "campaign": (campaign, CAMPAIGN),
-    "board": (board, BOARD_USAGE),
-    "publish": (publish, "[project=NAME] [entity=NAME] [output=FOLDER]"),
-    "regress": (regress, "[table=FILE] | capture=true"),
-    "parity": (parity, "FILE... [accelerator=cpu|cuda]"),
-    "privacy": (privacy, "[METHOD ... [key=value ...]]"),
-    "cite": (cite, CITE),
-    "list": (listing, f"[{' | '.join(LISTS)}]"),
+    "resume": (runs.resume, "RUN_DIR [trust=true]"),
+    "evaluate": (runs.evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"),
+    "export": (runs.export, "RUN_DIR FILE [format=torch|safetensors|onnx] [encoder=NAME] [trust=true]"),
+    "compare": (reports.compare, reports.COMPARE),
+    "tune": (runs.tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
+    "campaign": (campaign.campaign, campaign.USAGE),
+    "board": (reports.board, reports.BOARD),
+    "publish": (reports.publish, "[project=NAME] [entity=NAME] [output=FOLDER]"),
+    "regress": (reports.regress, "[table=FILE] | capture=true"),
+    "parity": (reports.parity, "FILE... [accelerator=cpu|cuda]"),
+    "privacy": (reports.privacy, "[METHOD ... [key=value ...]]"),
+    "cite": (reports.cite, reports.CITE),
+    "list": (reports.listing, f"[{' | '.join(reports.LISTS)}]"),
 }
 """Name -> function and usage. A function's first docstring line is its help."""
 WORDS = {"run": RUN_WORDS}

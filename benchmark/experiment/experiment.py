@@ -16,8 +16,7 @@ from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError, exit_code, message, names_full_disk
 from benchmark.evaluation.evaluator import Evaluator
 from benchmark.evaluation.protocols import expanded, transfer_targets
-from benchmark.evaluation.revisits import REVISITS
-from benchmark.evaluation.scoring import Scoring
+from benchmark.evaluation.scoring import REVISITS, Scoring
 from benchmark.execution.compile import compile_networks
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import data, factory
@@ -234,9 +233,10 @@ class Experiment:
         )
         for name in transfer_targets(protocols) if training else ():
             rank_zero_first(fabric, partial(other, name))  # a missing data set is reported now, not after the training
-        for kind in (find(name).requires for name in protocols):
-            if kind in REVISITS and (unavailable := REVISITS[kind].unavailable(loop, module)) is not None:
-                raise ConfigError(unavailable)
+        for name in protocols:
+            revisit = REVISITS.get(find(name).requires)
+            if revisit is not None and (unavailable := revisit.unavailable(loop, module)) is not None:
+                raise ConfigError(f"{name}: {unavailable}")
         has_checkpoint = (self.folder / "checkpoint").exists()  # it can still be evaluated
         if not has_checkpoint and (reason := loop.budget_infeasible_reason()) is not None:
             raise ConfigError(

@@ -74,7 +74,7 @@ def ten_images(folder):
     with experiment.open() as run:
         run.loop.restore()
         encoder = run.evaluator.encoder(run.loop.export()["global"], recalibrated=run.recalibrated)
-        images = run.evaluator._plain(torch.from_numpy(run.data.source.test.images[:10].copy()))
+        images = run.evaluator.plain(torch.from_numpy(run.data.source.test.images[:10].copy()))
         with torch.no_grad():
             return images, encoder(images).clone()
 
