@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.configuration.files import available, read
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, one_line
 from benchmark.tracking.loggers import flat
 from benchmark.tracking.progress import Display
 from benchmark.tracking.wandb_run import options, server_problem, silence
@@ -202,7 +202,7 @@ def upload(records: Sequence[Record], folder: Path, project: str, entity: str | 
         _sync(sorted((folder / "wandb").glob("offline-run-*")), destination)
         page.save()
     except (wandb.errors.Error, subprocess.SubprocessError, OSError, ValueError) as error:
-        why = " ".join(str(getattr(error, "stderr", None) or error).split())
+        why = one_line(getattr(error, "stderr", None) or error)
         raise ConfigError(f"not uploaded: {why}; it is all on disk, {later}") from error
     return f"uploaded; the report: {page.url}"
 

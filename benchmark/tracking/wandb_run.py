@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark.errors import one_line
 from benchmark.tracking.wandb_files import logged_rows
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class WandbRun:
 
     def _report(self, error: Exception | str, consequence: str) -> None:
         """One line: what failed, what follows, and how to upload what is on disk."""
-        why = " ".join((str(error) or type(error).__name__).split()).rstrip(".")
+        why = one_line(error).rstrip(".")
         runs = "offline-run-*" if self.mode in OFFLINE else "run-* --include-online"
         later = f"; upload it later by: wandb sync {shlex.quote(str(self.folder))}/wandb/{runs}"
         with contextlib.suppress(Exception):
