@@ -83,16 +83,12 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "list": (reports.listing, f"[{' | '.join(reports.LISTS)}]"),
 }
 """Name -> function and usage. A function's first docstring line is its help."""
-WORDS = {"run": RUN_WORDS}
-"""Name of a command -> what its help says further on."""
 
 
 def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
     """Runs a command; returns 0, 2 for a user's mistake (one line), 1 for a bug, 75 for later, 130 when interrupted.
 
-    1 is also for a parity file that is not met.
-
-    started: when the command began, by `time.monotonic`; now unless given.
+    1 is also for a parity file that is not met. started: when the command began, by `time.monotonic`; None: now.
     """
     try:
         given = parsers()[0].parse_args(argv)
@@ -130,7 +126,7 @@ def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
             help=line,
             description=line,
             usage=f"%(prog)s {usage}",
-            epilog=WORDS.get(name),
+            epilog=RUN_WORDS if name == "run" else None,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.add_argument("words", nargs="*", metavar=usage)
