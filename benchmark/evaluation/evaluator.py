@@ -40,6 +40,7 @@ class Evaluator:
         streams: random generators of the run.
         other: returns another data set by its name, at the run's image size.
         batch_size: images a forward pass. device: of the features.
+        recalibrated: whether BatchNorm's statistics, which do not travel, are measured on the pooled training images.
     """
 
     def __init__(
@@ -51,9 +52,10 @@ class Evaluator:
         *,
         batch_size: int,
         device: torch.device,
+        recalibrated: bool,
     ) -> None:
         self.method, self.data, self.streams, self.other = method, data, streams, other
-        self.batch_size, self.device = batch_size, device
+        self.batch_size, self.device, self.recalibrated = batch_size, device, recalibrated
         self.holders = np.full(len(data.source.train.labels), -1, dtype=np.int64)
         self.holders[data.parts.indices] = data.parts.holders
 
@@ -62,26 +64,38 @@ class Evaluator:
         """What is evaluated on: the run's data set, or the labelled one beside it, which nobody trains on."""
         return self.data.source.probe or self.data.source
 
-    def encoder(self, weights: Tree, *, recalibrated: bool, kind: str = "global") -> nn.Module:
+    def encoder(self, weights: Tree, kind: str = "global", *, recalibrated: bool | None = None) -> nn.Module:
         """The encoder of an exported weights Tree, in eval mode; kind: the name it was exported by.
 
-        recalibrated: whether its BatchNorm statistics are measured on the pooled training images first, for encoders
-        whose statistics did not travel.
+        recalibrated: False for weights that have statistics of their own; None: as the evaluator's.
         """
         method = self.method.others.get(kind, self.method)
         method.load(weights)
         network: nn.Module = method.part("encoder")
         if method.dtype == torch.float64:  # images are float32
             network = deepcopy(network).float()
-        if recalibrated:
+        if self.recalibrated if recalibrated is None else recalibrated:
             recalibrate(network, self._shuffled, self.plain, self.batch_size, self.device)
         return network.eval()
 
-    def projector(self, weights: Tree, *, recalibrated: bool, kind: str = "global") -> nn.Module | None:
-        """A copy of the projector of an exported weights Tree, in eval mode; None where `has_projector` is false."""
+    def encoders(self, exported: Mapping[str, Tree]) -> Iterator[tuple[str, nn.Module]]:
+        """Names and encoders of what a loop exports, each valid until the next: they may share the resident model."""
+        for name, weights in exported.items():
+            yield name, self.encoder(weights, name)
+
+    def has_projector(self, kind: str = "global") -> bool:
+        """Whether a projector is exported that can be evaluated: with statistics, if it has BatchNorm."""
         method = self.method.others.get(kind, self.method)
-        if not has_projector(method, recalibrated):
+        exported = (*method.travelling, *method.staying) if method.has_personal_encoders else method.travelling
+        if "projector" not in exported or not method.tensors("projector"):
+            return False
+        return not (self.recalibrated and has_batch_norm(method.part("projector")))
+
+    def projector(self, weights: Tree, kind: str = "global") -> nn.Module | None:
+        """A copy of the projector of an exported weights Tree, in eval mode; None where `has_projector` is false."""
+        if not self.has_projector(kind):
             return None
+        method = self.method.others.get(kind, self.method)
         method.load({"projector": weights["projector"]})
         return deepcopy(method.part("projector")).float().eval()
 
@@ -231,17 +245,6 @@ class Evaluator:
     def plain(self, images: Tensor) -> Tensor:
         """The encoder's input of images as they are."""
         return plain(images, self.data.recipe)
-
-
-def has_projector(method: FederatedMethod, recalibrated: bool) -> bool:
-    """Whether a method exports a projector that can be evaluated: with statistics, if it has BatchNorm.
-
-    recalibrated: whether BatchNorm's statistics do not travel; those of an encoder are then measured, no others.
-    """
-    exported = (*method.travelling, *method.staying) if method.has_personal_encoders else method.travelling
-    if "projector" not in exported or not method.tensors("projector"):
-        return False
-    return not (recalibrated and has_batch_norm(method.part("projector")))
 
 
 def with_channels(images: Tensor, channels: int) -> Tensor:

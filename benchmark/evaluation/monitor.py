@@ -1,7 +1,6 @@
 """The exported encoders while training: the monitor's cheap measurements, and a protocol of every round."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -68,44 +67,31 @@ def _slice(
     return chosen, x, labels.to(x.device), bank.to(x.device), queries.to(x.device)
 
 
-class EncoderCallback(Callback):
-    """Reads the exported encoders. recalibrated: whether their BatchNorm statistics are measured first."""
-
-    def __init__(self, evaluator: Evaluator, recalibrated: bool) -> None:
-        self.evaluator, self.recalibrated = evaluator, recalibrated
-
-    def encoders(self, loop: FederatedLoop) -> Iterator[tuple[str, nn.Module]]:
-        """Names and encoders, each valid until the next: they may share the resident model."""
-        for name, weights in loop.export().items():
-            yield name, self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
-
-
-class Monitor(EncoderCallback):
+class Monitor(Callback):
     """Runs `measure` every n rounds. every: rounds between two measurements."""
 
-    def __init__(self, evaluator: Evaluator, every: int, recalibrated: bool) -> None:
-        super().__init__(evaluator, recalibrated)
-        self.every = every
+    def __init__(self, evaluator: Evaluator, every: int) -> None:
+        self.evaluator, self.every = evaluator, every
 
     def on_round_trained(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
         """Adds the measurements to the round's line; with several encoders, their means."""
         if line["round"] % self.every and line["round"] != loop.rounds:
             return
         each = on_rank_zero(
-            loop.fabric, lambda: [measure(self.evaluator, encoder) for _, encoder in self.encoders(loop)]
+            loop.fabric,
+            lambda: [measure(self.evaluator, encoder) for _, encoder in self.evaluator.encoders(loop.export())],
         )
         line |= {name: sum(values[name] for values in each) / len(each) for name in each[0]}
 
 
-class RoundProbe(EncoderCallback):
+class RoundProbe(Callback):
     """Runs a protocol after every round, on the test images: for papers that report the best round.
 
     protocol: its id; it requires nothing but features, and has an "accuracy".
     """
 
-    def __init__(self, evaluator: Evaluator, protocol: str, recalibrated: bool) -> None:
-        super().__init__(evaluator, recalibrated)
-        self.protocol = protocol
+    def __init__(self, evaluator: Evaluator, protocol: str) -> None:
+        self.evaluator, self.protocol = evaluator, protocol
 
     def on_round_trained(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
         """Adds the accuracy in percent to the round's line, unless the protocol fails.
@@ -118,7 +104,7 @@ class RoundProbe(EncoderCallback):
             failed: dict[str, str] = {}
             scores = {
                 name: self.evaluator.scores(encoder, [self.protocol], failed=failed)
-                for name, encoder in self.encoders(loop)
+                for name, encoder in self.evaluator.encoders(loop.export())
             }
             if failed:
                 return {}

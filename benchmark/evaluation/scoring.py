@@ -12,7 +12,7 @@ from benchmark.configuration.keys import nearest
 from benchmark.distributed.collectives import on_rank_zero
 from benchmark.errors import ConfigError, exit_code, message
 from benchmark.evaluation.drift import drift_unavailable, observe_drift
-from benchmark.evaluation.evaluator import Evaluator, has_projector
+from benchmark.evaluation.evaluator import Evaluator
 from benchmark.evaluation.inversion import observe_step, step_unavailable
 from benchmark.evaluation.personal import own_features, owner_of
 from benchmark.evaluation.protocols import OPTIONAL, Scores, expanded, transfer_targets
@@ -86,13 +86,12 @@ class Scored(NamedTuple):
 class Scoring:
     """Scores of a run's encoders.
 
-    dataset: its name. method: the method's. recalibrated: whether BatchNorm's statistics of an encoder are measured on
-    the pooled training images. arrays: encoder -> protocol -> arrays that figures are drawn from, filled by `score`.
+    dataset: its name. method: the method's. arrays: encoder -> protocol -> arrays that figures are drawn from, filled
+    by `score`.
     """
 
     loop: FederatedLoop
     evaluator: Evaluator
-    recalibrated: bool
     dataset: str
     method: str
     display: Progress
@@ -139,8 +138,7 @@ class Scoring:
             listed = ", ".join(list(exported)[:8]) + (", ..." if len(exported) > 8 else "")
             problem = "it has several encoders" if name is None else f"encoder={name}{nearest(str(name), exported)}"
             raise ConfigError(f"{problem}: choose one of this run's: encoder=NAME of {listed or 'none'}")
-        encoder = self.evaluator.encoder(exported[chosen], recalibrated=self.recalibrated, kind=chosen)
-        return chosen, deepcopy(encoder).cpu()
+        return chosen, deepcopy(self.evaluator.encoder(exported[chosen], chosen)).cpu()
 
     def inputs(self) -> set[str]:
         """Those of the optional inputs of protocols that this run has."""
@@ -148,7 +146,7 @@ class Scoring:
         has = {
             **{kind: revisit.has(self.loop, data) for kind, revisit in REVISITS.items()},
             "members": images is data.source,
-            "projector": has_projector(self.loop.method, self.recalibrated),
+            "projector": self.evaluator.has_projector(),
             "held_out": self.evaluator.holds_out,
             "test_clients": images.test.clients is not None,
         }
@@ -188,14 +186,14 @@ class Scoring:
         for name, weights in exported.items():
             with self.display.counting(f"evaluating {name}", len(protocols) + 1) as steps:
                 scores[name] = evaluator.scores(
-                    evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name),
+                    evaluator.encoder(weights, name),
                     protocols,
                     steps,
                     steps.progress,
                     self.arrays.setdefault(name, {}),
                     failed,
                     notes.append,
-                    projector=evaluator.projector(weights, recalibrated=self.recalibrated, kind=name),
+                    projector=evaluator.projector(weights, name),
                     own_features=own_features(evaluator, self.loop, exported, name),
                     members=evaluator.members(owner_of(self.loop, name)),
                     **inputs,

@@ -245,6 +245,15 @@ class Experiment:
             )
         untrained = not method.phases or loop.rounds == 0
         uses_batch_norm = any(has_batch_norm(network) for network in method.architectures.values())
+        evaluator = Evaluator(
+            method,
+            module,
+            streams,
+            other,
+            batch_size=config.evaluation.batch_size,
+            device=fabric.device,
+            recalibrated=uses_batch_norm and (untrained or method.batch_norm == "local"),
+        )
         run = Run(
             config=config,
             name=self.name,
@@ -253,16 +262,7 @@ class Experiment:
             fabric=fabric,
             data=module,
             loop=loop,
-            scoring=Scoring(
-                loop,
-                Evaluator(
-                    method, module, streams, other, batch_size=config.evaluation.batch_size, device=fabric.device
-                ),
-                uses_batch_norm and (untrained or method.batch_norm == "local"),
-                config.data.name,
-                config.method["name"],
-                self.display,
-            ),
+            scoring=Scoring(loop, evaluator, config.data.name, config.method["name"], self.display),
             external=external,
         )
         self._refuse_impossible(method, images, protocols)

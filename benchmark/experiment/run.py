@@ -68,11 +68,6 @@ class Run:
         """Scores single encoders."""
         return self.scoring.evaluator
 
-    @property
-    def recalibrated(self) -> bool:
-        """Whether BatchNorm's statistics of an evaluated encoder are measured on the pooled training images."""
-        return self.scoring.recalibrated
-
     def train(self, logger: RunLogger, deadline: float | None) -> None:
         """Runs the remaining rounds with progress, logs and the monitor.
 
@@ -80,9 +75,9 @@ class Run:
             OutOfTimeError, DivergedError: see `FederatedLoop.fit`.
         """
         every = self.config.evaluation.every
-        monitor: list[Callback] = [Monitor(self.evaluator, every, self.recalibrated)] if every else []
+        monitor: list[Callback] = [Monitor(self.evaluator, every)] if every else []
         if (protocol := self.config.evaluation.best_on_test) is not None:
-            monitor.append(RoundProbe(self.evaluator, protocol, self.recalibrated))
+            monitor.append(RoundProbe(self.evaluator, protocol))
         early = EarlyRecord(self.folder / store.PARTIAL, partial(self.record, {}, 0.0, {}))
         self.loop.callbacks = [*monitor, RoundLog(self.folder / "rounds.jsonl", logger), early, self.display]
         self.display.begin(self.name)
@@ -164,7 +159,7 @@ class Run:
         # of all the code that the rounds were made by, and of that which evaluates now
         code = [line for environment in self.loop.environments for line in environment.get("external", [])]
         lines = [*dict.fromkeys([*code, *self.external]), *author_deviations(self.config)]
-        if self.recalibrated:
+        if self.evaluator.recalibrated:
             lines.append(POOLED_STATISTICS)
         lines += [*numerical_deviations(self.loop.environments), *collapses(self.loop.history)]
         lines += [*self.data.source.notes, *self.data.notes]
