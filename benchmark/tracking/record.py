@@ -91,11 +91,11 @@ def with_best_round(scores: Scores, protocol: str | None, history: Sequence[dict
     """
     if protocol is None or protocol not in scores:
         return scores
-    best = {
-        metric: max(row[key] for row in history)
-        for metric, key in ((BEST, RoundProbe.key(protocol)), (f"{BEST}{MEAN}", RoundProbe.key(protocol, MEAN)))
-        if history and all(key in row for row in history)
-    }
+    best = {}
+    for end in ("", MEAN):
+        key = RoundProbe.key(protocol, end)
+        if history and all(key in row for row in history):
+            best[f"{BEST}{end}"] = max(row[key] for row in history)
     return scores | {protocol: scores[protocol] | best}
 
 
@@ -107,11 +107,10 @@ def lacks_best_round(config: DictConfig, result: Record) -> bool:
 
 def privacy(loop: FederatedLoop, spent: Mapping[int, float]) -> dict[str, Any]:
     """Epsilon by client with its delta and entries, and the smallest anonymity of any visit."""
-    fields: dict[str, Any] = {}
+    fields, accountant = dict[str, Any](), loop.accountant
     if spent:
-        accountant = loop.accountant
-        fields = {"delta": accountant.delta, "covers": sorted(accountant.covers)}
-        fields["clients"] = {str(client): value for client, value in spent.items()}
+        clients = {str(client): value for client, value in spent.items()}
+        fields = {"delta": accountant.delta, "covers": sorted(accountant.covers), "clients": clients}
     if (updates := loop.uplink.updates) is not None:
         fields |= {"noise_multiplier": updates.noise_multiplier, "clip": updates.clipping.norm}
     if loop.uplink.secure_sums is not None:

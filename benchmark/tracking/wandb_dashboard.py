@@ -199,20 +199,15 @@ def upload(records: Sequence[Record], folder: Path, project: str, entity: str | 
         if why_not is not None:
             raise TimeoutError(why_not)
         page = report(records, project, entity)
-        _sync(sorted((folder / "wandb").glob("offline-run-*")), destination)
+        runs = sorted((folder / "wandb").glob("offline-run-*"))
+        command = [sys.executable, "-m", "wandb", "sync", *destination, *map(str, runs)]
+        read: dict[str, Any] = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
+        done = subprocess.run(command, check=True, timeout=UPLOAD_TIMEOUT, **read)
+        if refused := [run for run in runs if not any(run.glob("*.synced"))]:  # the exit status does not show it
+            output = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+            raise ValueError(f"{len(refused)} of {len(runs)} runs were refused: {output[-1]}")
         page.save()
     except (wandb.errors.Error, subprocess.SubprocessError, OSError, ValueError) as error:
         why = one_line(getattr(error, "stderr", None) or error)
         raise ConfigError(f"not uploaded: {why}; it is all on disk, {later}") from error
     return f"uploaded; the report: {page.url}"
-
-
-def _sync(runs: Sequence[Path], destination: Sequence[str]) -> None:
-    """Upload runs; ValueError if some were refused, which the exit status of `wandb sync` does not show."""
-    command = [sys.executable, "-m", "wandb", "sync", *destination, *map(str, runs)]
-    done = subprocess.run(
-        command, check=True, capture_output=True, encoding="utf-8", errors="replace", timeout=UPLOAD_TIMEOUT
-    )
-    if refused := [run for run in runs if not any(run.glob("*.synced"))]:
-        output = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
-        raise ValueError(f"{len(refused)} of {len(runs)} runs were refused: {output[-1]}")
