@@ -1,4 +1,4 @@
-"""Client drift: the clients of the last round trained once more from the final model; nothing of it is kept."""
+"""Clients visited once more from the final model, of which nothing is kept: how that is watched, and client drift."""
 
 from collections import ChainMap
 from collections.abc import Callable, Sequence
@@ -67,9 +67,10 @@ def revisit_clients(loop: FederatedLoop) -> LocalModels:
     found: dict[int, Tree] = {}  # of several phases that of the last
 
     def see(loop: FederatedLoop, result: VisitResult) -> None:
-        weights = loop.method.local_weights(result.message, loop.server)
-        if result.visit.phase.where == "clients" and weights is not None:
-            found[result.visit.client.id] = trees.to(trees.clone(weights), "cpu")
+        if result.visit.phase.where == "clients":
+            weights = loop.method.local_weights(result.message, loop.server)
+            if weights is not None:
+                found[result.visit.client.id] = trees.to(trees.clone(weights), "cpu")
 
     with loop.scratch_copy([Watch(see)]) as scratch:
         scratch.run_round(loop.round - 1)

@@ -89,7 +89,7 @@ class _Start:
         return of_views
 
 
-class _Watch(SequentialExecutor):
+class _WatchedExecutor(SequentialExecutor):
     """Visits clients for a step each, and keeps the start of the first one."""
 
     start: _Start | None = None
@@ -118,7 +118,7 @@ def observe_step(loop: FederatedLoop, data: FederatedDataModule, images: int) ->
     refuse(loop, "inversion/v1", step_unavailable(loop))
     training, resident = LocalTrainingConfig(1, 1, images), loop.executor.reference
     assert isinstance(resident, SequentialExecutor)
-    executor = _Watch(loop.fabric, loop.method, data, training, loop.streams, resident)
+    executor = _WatchedExecutor(loop.fabric, loop.method, data, training, loop.streams, resident)
     replies: list[tuple[Tree, int]] = []  # of the watched client: weights by each, and its steps
 
     def see(loop: FederatedLoop, result: VisitResult) -> None:
