@@ -16,7 +16,7 @@ from tests.methods.test_orchestra import SMALL
 FILE = Path(__file__).with_name("kernels.json")
 TWO_ROUNDS = (
     *("federation.rounds=2", "federation.participation=1", "partition.clients=2"),
-    *("training.steps=2", "executor=one-by-one"),
+    *("training.steps=2", "executor=sequential"),
 )
 RESNET = ("encoder={class: methods.networks.resnet18}", "heads.projector=[512,512]")
 TOLERANCE = 0.02
