@@ -49,12 +49,12 @@ PANELS = {
 def of_run(
     history: Sequence[dict[str, Any]],
     data: FederatedDataModule,
-    arrays: Mapping[str, Mapping[str, Mapping[str, Tensor]]],
+    arrays: Mapping[str, Mapping[str, Mapping[str, Any]]],
     title: str,
 ) -> dict[str, Callable[..., None]]:
     """Name -> function that draws the figure into a `path`, for all figures of a run.
 
-    arrays: by encoder and protocol, those that its evaluation saved.
+    arrays: by encoder and protocol, the tensors that its evaluation saved.
     """
     source, points = data.source, curve(history)
     figures: dict[str, Callable[..., None]] = {
@@ -133,7 +133,7 @@ def plane(curve: Sequence[Mapping[str, float]], path: Path, title: str) -> None:
             at = (point["uniformity"], point["alignment"])
             axes.annotate(f"round {point['round']:.0f}", at, xytext=(4, 4), textcoords="offset points", fontsize=8)
         axes.set(xlabel="uniformity (nats, lower spreads more)", ylabel="alignment (lower is closer)")
-        bar = axes.get_figure().colorbar(dots, ax=axes, label="round")
+        bar = axes.figure.colorbar(dots, ax=axes, label="round")
         whole_numbers(bar.ax.yaxis)
 
 

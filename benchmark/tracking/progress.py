@@ -175,8 +175,8 @@ class Steps:
 
     def _update(self, fraction: float, note: str, *, always: bool = False) -> None:
         step, bars = f"{self.activity}: {self.name}", self.display.bars
-        done = {"completed": self.started - 1 + fraction, "total": self.total}
-        bars.update(self.display.clients, description=step, visible=True, note=note, **done)
+        done = self.started - 1 + fraction
+        bars.update(self.display.clients, description=step, completed=done, total=self.total, visible=True, note=note)
         if fraction < 1:
             self.display.print_progress(f"{step} {note}".rstrip(), always=always)
 

@@ -115,7 +115,7 @@ def _log_leaderboard(run: "wandb.Run", records: Sequence[Record], verdicts: Sequ
 
     for scenario in board_page.scenarios(records):
         columns, rows = table(board(records, scenario))
-        run.log({f"leaderboard/{scenario}": wandb.Table(columns=columns, data=rows)})
+        run.log({f"leaderboard/{scenario}": wandb.Table(columns=[*columns], data=rows)})
         artifact = wandb.Artifact(re.sub(r"[^\w.-]", "-", f"records-{scenario}"), type="records")
         for record in records:
             if record["scenario"] == scenario:
@@ -130,7 +130,7 @@ def _log_leaderboard(run: "wandb.Run", records: Sequence[Record], verdicts: Sequ
         published = (cell.name, cell.where, cell.row, cell.column, cell.unit, str(cell.value))
         lines.append([*published, *measured, *judgement])
     if lines:
-        run.log({"published": wandb.Table(columns=PAPER_COLUMNS, data=lines)})
+        run.log({"published": wandb.Table(columns=[*PAPER_COLUMNS], data=lines)})
 
 
 def table(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
