@@ -152,7 +152,10 @@ def record_method(name: str, overrides: Sequence[str] = ()) -> Method:
 def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
     """Each entry that leaves a client, with a description of its rounds; and the state that stays with the client."""
     config.accelerator = "cpu"
-    images = noise_images()
+    # only two of them are observed
+    pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 32, 32), dtype=np.uint8)
+    split = Split(pixels, np.arange(IMAGES) % 10)
+    images = Source("noise", split, split, tuple(map(str, range(10))), "")
     method = factory.method(config, images)
     recipe, everything = factory.recipe(config, images), np.arange(IMAGES)
     channels_last = config.training.channels_last
@@ -257,10 +260,3 @@ def scenarios() -> dict[str, str]:
     """Method -> the scenario with the networks of its sheet; any other method: `reference`."""
     names: dict[str, str] = yaml.safe_load((CONFIGS / "sheet.yaml").read_text(encoding="utf-8"))
     return names
-
-
-def noise_images() -> Source:
-    """IMAGES random colour images of 32 x 32; only two of them are observed."""
-    pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 32, 32), dtype=np.uint8)
-    split = Split(pixels, np.arange(IMAGES) % 10)
-    return Source("noise", split, split, tuple(map(str, range(10))), "")

@@ -45,6 +45,9 @@ def record(
     """
     history, reason = loop.history, loop.stop_reason()  # why it ended before its last round
     spent = {client: loop.accountant.epsilon(client) for client in sorted(loop.accountant.releases)}
+    on_server = [row for row in history if "server_seconds" in row]
+    if not all("server_images" in row for row in on_server):  # rounds of older versions
+        on_server = []
     best = max((row for row in history if "monitor" in row), key=lambda row: row["monitor"], default=None)
     return {
         "schema": SCHEMA,
@@ -59,7 +62,7 @@ def record(
         "encoders": encoders,
         "best": {"round": best["round"], "metric": "monitor", "value": best["monitor"]} if best else None,
         "curve": curve(history),
-        "server": server_training(history),
+        "server": {key: sum(row[f"server_{key}"] for row in on_server) for key in ("images", "seconds") if on_server},
         "bytes": {way: loop.ledger.total(way) for way in ("up", "down")} | {"visits": sum(loop.ledger.visits.values())},
         "epsilon": max(spent.values(), default=None),
         "privacy": privacy(loop, spent),
@@ -129,14 +132,6 @@ def json_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [json_value(inner) for inner in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def server_training(history: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Images and seconds of training on the server; empty without any, or where rounds of older versions lack them."""
-    trained = [row for row in history if "server_seconds" in row]
-    if not trained or not all("server_images" in row for row in trained):
-        return {}
-    return {key: sum(row[f"server_{key}"] for row in trained) for key in ("images", "seconds")}
 
 
 def is_monitored(row: Mapping[str, Any]) -> bool:
