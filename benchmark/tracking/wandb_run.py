@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -202,14 +203,13 @@ def answers(url: str, proxies: Mapping[str, str | None]) -> bool:
 
     proxies: besides those of the environment.
     """
-    import requests  # W&B's own client
-    import urllib3
+    import requests
 
     result: list[bool] = []
     given = {scheme: proxy for scheme, proxy in proxies.items() if proxy}
     # no secret is sent, so that certificates need no check: W&B verifies by its own; without `auth`, ~/.netrc is read
     options: Any = {"proxies": given, "allow_redirects": False, "verify": False, "auth": lambda request: request}
-    urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    warnings.filterwarnings("ignore", "Unverified HTTPS request")
 
     def ask() -> None:
         try:
