@@ -64,15 +64,12 @@ INTERRUPTED_HINTS = {
 """What an interrupted command has left, and what to do, where it is not rounds."""
 
 COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
-    "run": (
-        runs.run,
-        "SCENARIO METHOD [seeds=0,1,2] [key=value ...] | suite=NAME [methods=A,B] [seeds=0,1,2] [key=value ...]",
-    ),
-    "resume": (runs.resume, "RUN_DIR [trust=true]"),
-    "evaluate": (runs.evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"),
-    "export": (runs.export, "RUN_DIR FILE [format=torch|safetensors|onnx] [encoder=NAME] [trust=true]"),
+    "run": (runs.run, runs.RUN),
+    "resume": (runs.resume, runs.RESUME),
+    "evaluate": (runs.evaluate, runs.EVALUATE),
+    "export": (runs.export, runs.EXPORT),
     "compare": (reports.compare, reports.COMPARE),
-    "tune": (runs.tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
+    "tune": (runs.tune, runs.TUNE),
     "campaign": (campaign.campaign, campaign.USAGE),
     "board": (reports.board, reports.BOARD),
     "publish": (reports.publish, "[project=NAME] [entity=NAME] [output=FOLDER]"),
