@@ -70,8 +70,10 @@ def problems(
 
 def main() -> int:
     """Prints the problems of this checkout and its environment."""
-    installed = {canonicalize_name(str(each.metadata["Name"])): each.version for each in metadata.distributions()}
-    chosen: dict[str, dict[str, str]] = {"constraints.txt": pinned(ROOT / "constraints.txt"), "installed": installed}
+    installed: dict[str, str] = {
+        canonicalize_name(each.metadata["Name"]): each.version for each in metadata.distributions()
+    }
+    chosen = {"constraints.txt": pinned(ROOT / "constraints.txt"), "installed": installed}
     lines = list(problems(advisories(), chosen, required(ROOT / "setup.cfg")))
     checked = len({name for names in chosen.values() for name in names})
     print(*(lines or [f"{checked} packages, none of a version that {ADVISORIES.name} names"]), sep="\n")  # noqa: T201
