@@ -23,7 +23,7 @@ from rich.console import Console
 from benchmark.campaign.budget import Budget
 from benchmark.disk import write_json
 from benchmark.distributed.launch import end_with_parent
-from benchmark.errors import EX_TEMPFAIL, ConfigError, UserError, count, exit_code, message
+from benchmark.errors import EX_TEMPFAIL, ConfigError, UserError, count, exit_code, first_line, message
 from benchmark.experiment.factory import set_numerics
 from benchmark.runtime import program
 from benchmark.speed import report
@@ -156,9 +156,8 @@ class HalfHour:
         try:
             float(torch.zeros((), device=self.setting.device) + 1)
         except RuntimeError as error:
-            line = str(error).splitlines()[0]
             raise BrokenDeviceError(
-                f"the GPU refuses all work after an error ({line}): the same command goes on"
+                f"the GPU refuses all work after an error ({first_line(error)}): the same command goes on"
             ) from error
 
 
