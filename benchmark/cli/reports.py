@@ -77,7 +77,7 @@ def privacy(words: list[str], session: Session) -> None:
     from leaderboards.pages import privacy
 
     names, overrides = split(words)
-    folder, guide = Path("leaderboards"), Path("docs") / "privacy.md"
+    folder, guide = Path("leaderboards"), Path("docs", "reference", "privacy-sheet.md")
     if overrides and not names:
         raise ConfigError(f"of which method? usage: python -m benchmark privacy METHOD {' '.join(overrides)}")
     if scenarios := [name for name in names if name in available("scenario")]:
@@ -99,7 +99,7 @@ def privacy(words: list[str], session: Session) -> None:
             session.console.print(privacy.table(method))
         return
     privacy.write(folder / privacy.SHEET, privacy.Sheet(privacy_sheet.ENCODER, privacy_sheet.IMAGES, tuple(methods)))
-    generate.write(store.collect(folder / "results"), folder, guide.parent)
+    generate.write(store.collect(folder / "results"), folder, Path("docs"))
     pages = f"{folder / privacy.SHEET}, {folder / 'README.md'} and {guide}"
     session.console.print(f"{count(len(methods), 'method')} in {pages}", highlight=False)
 
@@ -159,7 +159,7 @@ def parity(words: list[str], session: Session) -> None:
 
     names, overrides = split(words)
     options = only_keys(overrides, "parity takes FILE... and accelerator=cpu|cuda", "accelerator")
-    folder, page = Path("leaderboards"), Path("docs") / "parity.md"
+    folder, page = Path("leaderboards"), Path("docs", "reference", "parity.md")
     files = [Path(name) for name in names] or sorted((Path("tests") / "parity").glob("*.json"))
     if not files or not (names or page.is_file()):
         raise ConfigError("parity of which files? without a name it is of tests/parity: run that from a checkout")
@@ -178,7 +178,7 @@ def parity(words: list[str], session: Session) -> None:
                 display.print(line)
     if not names:
         parity.write(folder / parity.FILE, results)
-        generate.write(store.collect(folder / "results"), folder, page.parent)
+        generate.write(store.collect(folder / "results"), folder, Path("docs"))
     if departed := [each.file for each in results if not each.met]:
         raise DepartureError(f"the suite departs from {len(departed)} of {len(cases)} files: {', '.join(departed)}")
     session.console.print(f"{count(len(cases), 'file')}, none of which the suite departs from", highlight=False)

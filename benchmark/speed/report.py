@@ -1,4 +1,4 @@
-"""Results of measurements: saved as JSON under docs/performance/, as tables of docs/performance.md and a figure."""
+"""Results of measurements: saved as JSON beside docs/reference/performance.md, as the tables of that page and a figure."""
 
 import datetime
 import json
@@ -64,8 +64,8 @@ def write(docs: Path) -> None:
 
 
 def render(text: str, results: dict[str, dict[str, Any]]) -> str:
-    """The page with every measurement's table."""
-    return fill(text, {name: _table(content) for name, content in results.items()})
+    """The page with a table of each measurement: its ratios and what has a goal, or all lines where there are none."""
+    return fill(text, {name: table(content, short=True) for name, content in results.items()})
 
 
 def fill(text: str, tables: Mapping[str, str]) -> str:
@@ -89,9 +89,11 @@ def cells(line: Line) -> tuple[str, ...]:
     return line.what, median, f"{low} - {high}", str(line.value.repetitions), line.unit, goal
 
 
-def _table(content: dict[str, Any]) -> str:
+def table(content: Mapping[str, Any], short: bool = False) -> str:
+    """A measurement's lines, then its machine, versions, commit and date. short: without times and sizes, if it has others."""
     rows = [f"| {' | '.join(COLUMNS).lstrip()} |", "|---|---:|---:|---:|---|---|"]
-    for line in content["lines"]:
+    chosen = [line for line in content["lines"] if line.goal or line.unit == "x"] if short else []
+    for line in chosen or content["lines"]:
         *texts, goal = cells(line)
         rows.append(f"| {' | '.join([*texts, f'**{goal}**' if line.met is False else goal])} |")
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())

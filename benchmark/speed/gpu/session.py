@@ -40,7 +40,7 @@ CLOSING = 5.0
 """Seconds for the page and the archive."""
 LEAST_CAMPAIGN = 60.0
 """Seconds under which no campaign is started: it would not end a round."""
-PAGE = Path("docs", "gpu.md")
+PAGE = Path("docs", "how-to", "gpu.md")
 
 
 def main(words: Sequence[str], console: Console) -> int:
