@@ -14,21 +14,30 @@ from tests.statements.boards import ROOT
 
 END = "\0"
 """No page has it: the section is the last one."""
+RESULTS, ATTACKS = "docs/explanation/results.md", "docs/how-to/attacks.md"
 HELD: dict[tuple[str, str, str], Callable[[], Iterator[str]]] = {
-    ("docs/explanation/results.md", "## What the small scenarios show, and what not", "## Strong drift"): results.small_scenarios,
+    (
+        "docs/explanation/results.md",
+        "## What the small scenarios show, and what not",
+        "## Strong drift",
+    ): results.small_scenarios,
     ("docs/studies/flesd.md", "**Reading.**", "155 local steps, at two"): studies.flesd_study,
     ("docs/studies/fedsc.md", "**Reading.**", "Play it again"): studies.fedsc_study,
     ("docs/studies/epsilon.md", "**Reading.**", "Play it again"): studies.epsilon_study,
     ("docs/studies/uplink.md", "**Reading.**", "Play it again"): studies.uplink_study,
     ("docs/studies/orchestra.md", "**Reading.**", "Play it again"): studies.orchestra_study,
     ("docs/methods/orchestra.md", "| `method.epsilon`, at delta 0.001 |", "## Decisions"): terms.orchestra_noise,
-    ("docs/how-to/attacks.md", "a network that hardly depends on colour", "- Two images and one step"): results.inversion,
-    ("docs/how-to/attacks.md", "The figure `shares.png`", "- Under secure aggregation only"): results.shares,
-    ("docs/explanation/results.md", "## Strong drift", "## Newer objectives"): results.strong_drift,
-    ("docs/explanation/results.md", "## Newer objectives and methods", END): newer.newer,
+    (
+        "docs/how-to/attacks.md",
+        "a network that hardly depends on colour",
+        "- Two images and one step",
+    ): results.inversion,
+    (ATTACKS, "The figure `shares.png`", "- Under secure aggregation only"): results.shares,
+    (RESULTS, "## Strong drift", "## Newer objectives"): results.strong_drift,
+    (RESULTS, "## Newer objectives and methods", END): newer.newer,
     ("docs/explanation/scale.md", "# Scale", "The loop, the draw"): terms.scale,
     ("docs/explanation/reading-the-board.md", "## Ranks", END): results.ranks,
-    ("docs/explanation/results.md", "## kNN below the untrained encoder", "## What the small"): results.below_the_floor,
+    (RESULTS, "## kNN below the untrained encoder", "## What the small"): results.below_the_floor,
 }
 """Page, first and last heading of the section -> its sentences with numbers."""
 PLAIN = (
@@ -52,5 +61,8 @@ def test_every_number_in_words_follows_from_the_records(where):
     for sentence in sorted((*sentences, *PLAIN), key=len, reverse=True):
         text = text.replace(sentence, "")
     text = re.sub(r"\]\([^)]*\)|`[^`]*`|\$[^$]*\$|(float|resnet)\d+| \d\. ", "", text)  # links, names, formulas, lists
-    if page not in ("docs/how-to/attacks.md", "docs/methods/orchestra.md"):  # settings and formulas stand beside the numbers
+    if page not in (
+        "docs/how-to/attacks.md",
+        "docs/methods/orchestra.md",
+    ):  # settings and formulas stand beside the numbers
         assert not re.findall(r"\S*\d\S*", text)

@@ -70,7 +70,7 @@ def _board_folder(options: Mapping[str, str]) -> Path:
 
 
 def privacy(words: list[str], session: Session) -> None:
-    """Record what leaves a client under some methods; without a name under all, for the board and docs/privacy.md."""
+    """Record what leaves a client under some methods; without a name under all, for the board and the sheet's page."""
     from benchmark.audit import privacy_sheet
     from benchmark.runtime import enable_garbage_collection
     from leaderboards import generate, store
@@ -148,7 +148,7 @@ def regress(words: list[str], session: Session) -> None:
 
 
 def parity(words: list[str], session: Session) -> None:
-    """Compare the suite with runs of authors' codes in files; without FILE with all, for docs/parity.md."""
+    """Compare the suite with runs of authors' codes in files; without FILE with all, for docs/reference/parity.md."""
     from benchmark.parity.codes import case
     from benchmark.parity.compare import compare, needed
     from benchmark.parity.files import read

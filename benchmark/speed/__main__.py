@@ -1,4 +1,4 @@
-"""`python -m benchmark.speed [NAME ...] [repetitions=5]`: measures, and writes docs/reference/performance/ and its page.
+"""`python -m benchmark.speed [NAME ...] [repetitions=5]`: measures, and writes the page of performance and its data.
 
 With fewer than five repetitions results are only printed: the page has medians of five. `python -m benchmark.speed gpu`
 is the half hour on a GPU.

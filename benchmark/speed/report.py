@@ -1,4 +1,4 @@
-"""Results of measurements: saved as JSON beside docs/reference/performance.md, as the tables of that page and a figure."""
+"""Results of measurements: saved as JSON beside docs/reference/performance.md, as its tables and as a figure."""
 
 import datetime
 import json
@@ -90,7 +90,7 @@ def cells(line: Line) -> tuple[str, ...]:
 
 
 def table(content: Mapping[str, Any], short: bool = False) -> str:
-    """A measurement's lines, then its machine, versions, commit and date. short: without times and sizes, if it has others."""
+    """A measurement's lines, then its machine, versions, commit and date. short: as on the page, see `render`."""
     rows = [f"| {' | '.join(COLUMNS).lstrip()} |", "|---|---:|---:|---:|---|---|"]
     chosen = [line for line in content["lines"] if line.goal or line.unit == "x"] if short else []
     for line in chosen or content["lines"]:

@@ -137,9 +137,9 @@ def record_page() -> str:
     lines = [
         "# Fields of a record",
         "",
-        "A run's `result.json` has the fields below. [Reproduce a number](../how-to/reproduce.md) says where the file is,",
-        "and how to get a number from it again. An object may hold more than is listed here. A field that may be absent is",
-        "missing in records from before the field existed, or where it has no content.",
+        "A run's `result.json` has the fields below. [Reproduce a number](../how-to/reproduce.md) says where the file",
+        "is, and how to get a number from it again. An object may hold more than is listed here. A field that may be",
+        "absent is missing in records from before the field existed, or where it has no content.",
     ]
     for name, field in schema["properties"].items():
         kind = _json_type(field, schema) + ("" if name in schema["required"] else ", may be absent")
@@ -216,8 +216,8 @@ def kernels_page() -> str:
         "",
         "Of a local step of ResNet-18, measured on a [simulated GPU](../explanation/executors.md#rehearsed-on-a-cpu);",
         "LW-FedSSL and Prog-FedSSL step a ViT-Tiny, and FedMKD's and LW-FedSSL's last step is the server's. Waits and",
-        "uploads are those of a visit of the second round, over two batches. Before the arrow: kernels before lists of",
-        "tensors were given to torch in one call, waits and uploads before images and what clients keep stayed together.",
+        "uploads are those of a visit of the second round, over two batches. Before an arrow: kernels before lists of",
+        "tensors were given to torch in one call, waits and uploads before images and memories moved as a whole.",
         "",
         "| method | kernels a step | waits a visit | uploads a visit |",
         "|---|---:|---:|---:|",

@@ -94,7 +94,7 @@ def write(path: str | Path, results: Iterable[Result]) -> None:
 
 
 def filled(page: str, parity: Parity, records: Sequence[Record] = ()) -> str:
-    """docs/reference/parity.md with its tables between the marks; records: of the runs whose accuracies are compared."""
+    """docs/reference/parity.md with its tables between the marks; records: of runs whose accuracies are compared."""
     codes: dict[tuple[str, ...], list[str]] = {}  # what ran of the authors' code -> the files of those runs
     for each in parity.results:
         ran = (each.paper, f"{each.repository} @{each.commit}", each.driven, each.scenario, each.author_bugs or "none")

@@ -1,4 +1,4 @@
-"""docs/results.md."""
+"""docs/explanation/results.md."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
