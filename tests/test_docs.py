@@ -212,7 +212,7 @@ def test_a_methods_page_gives_the_defaults_of_its_config_and_no_other_decimal(pa
 
 OTHER_DECIMALS = {
     "fedavg": ["0.01"],  # the default rate of Adam and Yogi
-    "fedema": ["0.8", "0.5"],  # EasyFL's argument; a bound in its code
+    "fedema": ["0.5"],  # a bound in EasyFL's code
     "fedsc": ["0.00104"],  # its paper's scenarios have it
     "ssd": ["0.5"],  # a temperature in the code's equation
 }

@@ -97,8 +97,8 @@ def table(content: Mapping[str, Any], short: bool = False) -> str:
         *texts, goal = cells(line)
         rows.append(f"| {' | '.join([*texts, f'**{goal}**' if line.met is False else goal])} |")
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
-    where = f"{content['machine']}; {versions}; commit {(content['commit'] or 'none')[:7]}, {content['date']}."
-    return "\n".join([*rows, "", where])
+    machine = content["machine"] if short else f"{content['machine']}; {versions}"
+    return "\n".join([*rows, "", f"{machine}; commit {(content['commit'] or 'none')[:7]}, {content['date']}."])
 
 
 def format_number(value: float) -> str:
