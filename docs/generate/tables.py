@@ -205,7 +205,7 @@ def measurements_page() -> str:
     """Every measurement of speed, whole."""
     lines = ["# Measurements", "", "What [performance](performance.md) explains, in full."]
     for content in report.read(ROOT / "docs" / "reference").values():
-        lines += ["", f"## {content['title']}", "", report.table(content)]
+        lines += ["", f"## {content['title']}", "", report.measurement_table(content)]
     return _text(lines)
 
 

@@ -7,29 +7,19 @@ from pathlib import Path
 
 from leaderboards.comparisons import COMPARISONS, Difference, differences
 from leaderboards.markdown import anchor, escape, replace_between, rewrite, table_lines
-from leaderboards.pages.board import scenarios
+from leaderboards.pages.board import boards
 from leaderboards.pages.columns import BELOW, BELOW_WORDS, COLUMNS, ENCODERS_WORDS, WORST_ENCODER
 from leaderboards.pages.reproduction import heading
 from leaderboards.papers.tables import Published
-from leaderboards.rank import FLOOR, HEADLINE, Row, board
+from leaderboards.rank import FLOOR, HEADLINE, Row
 from leaderboards.schema import Record
-
-START = "<!-- ours: written by the board command from the run records -->"
-END = "<!-- end of ours -->"
-PUBLISHED_START = "<!-- published: written by the board command from leaderboards/published -->"
-PUBLISHED_END = "<!-- end of published -->"
-
-
-def boards(records: Sequence[Record]) -> dict[str, list[Row]]:
-    """The board of each scenario, from which all pages are filled."""
-    return {scenario: board(records, scenario) for scenario in scenarios(records)}
 
 
 def filled(page: str, method: str, boards: Mapping[str, list[Row]], cells: Sequence[Published]) -> str:
     """A page with new numbers. method: the page's name; rows of `fedu-fedx` are on the pages fedu and fedx."""
-    page = replace_between(page, START, END, _table(method, boards))
+    page = replace_between(page, "ours", _table(method, boards))
     known = {row.method for rows in boards.values() for row in rows}
-    return replace_between(page, PUBLISHED_START, PUBLISHED_END, _published(page, method, cells, known))
+    return replace_between(page, "published", _published(page, method, cells, known))
 
 
 def write(records: Sequence[Record], folder: str | Path, cells: Sequence[Published]) -> None:
