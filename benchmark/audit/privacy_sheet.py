@@ -30,8 +30,9 @@ from benchmark.experiment import factory
 from benchmark.experiment.building import build_loop
 from benchmark.experiment.data import Clients
 from benchmark.federation.accountant import epsilon
+from benchmark.federation.callbacks import Callback
 from benchmark.federation.communication import sizes
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.loop import FederatedLoop
 from benchmark.rng import Streams
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source, Split

@@ -12,7 +12,8 @@ from benchmark.distributed.collectives import run_and_gather
 from benchmark.errors import ConfigError
 from benchmark.evaluation.evaluator import Evaluator
 from benchmark.execution.base import VisitResult
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.callbacks import Callback
+from benchmark.federation.loop import FederatedLoop
 from eval.inputs import ModelComparison
 from methods import trees
 from methods.base import FederatedMethod, Phase, Tree

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from benchmark.distributed.collectives import on_rank_zero
 from benchmark.evaluation.evaluator import Evaluator
 from benchmark.evaluation.protocols import combine
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.callbacks import Callback
+from benchmark.federation.loop import FederatedLoop
 from datamodules.sources import Split
 from eval.features import EvalError, accuracy, holdout
 from eval.geometry import effective_rank, uniformity_parts

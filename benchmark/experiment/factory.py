@@ -304,10 +304,5 @@ def set_numerics(*, tf32: bool, deterministic: bool) -> None:
     backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
     for backend in backends:  # torch's own default is TF32 in convolutions alone
         backend.allow_tf32 = tf32
-    allow_deterministic_products()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, at the first product on a GPU
     torch.use_deterministic_algorithms(deterministic)
-
-
-def allow_deterministic_products() -> None:
-    """Sets what deterministic products need: torch looks once, at a process's first product on a GPU."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -17,8 +17,9 @@ from benchmark.evaluation.monitor import Monitor, RoundProbe
 from benchmark.evaluation.protocols import Scores
 from benchmark.evaluation.scoring import Scoring
 from benchmark.execution.base import Executor
+from benchmark.federation.callbacks import Callback
 from benchmark.federation.divergence import collapses
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import EarlyRecord, RoundLog
 from benchmark.tracking.loggers import RunLogger, close, open_logger

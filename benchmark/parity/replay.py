@@ -18,7 +18,8 @@ from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import factory
 from benchmark.experiment.building import build_loop
 from benchmark.experiment.data import Clients
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.callbacks import Callback
+from benchmark.federation.loop import FederatedLoop
 from benchmark.parity.case import Case
 from benchmark.parity.files import SERVER, Numbers
 from benchmark.parity.inputs import GivenViews, fingerprint, initial

@@ -17,7 +17,8 @@ from rich.console import Console
 from benchmark.configuration.compose import compose
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment.experiment import Experiment
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.callbacks import Callback
+from benchmark.federation.loop import FederatedLoop
 from benchmark.speed import timing
 from benchmark.speed.peer.workload import PATH
 from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, ratio, run_command, seconds, spread, values_of

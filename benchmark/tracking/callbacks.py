@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.callbacks import Callback
+from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.loggers import RunLogger
 from benchmark.tracking.record import MONITORED, is_monitored
 from leaderboards import schema, store

@@ -13,8 +13,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from benchmark.execution.base import VisitResult
+from benchmark.federation.callbacks import Callback
 from benchmark.federation.divergence import collapse
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.loop import FederatedLoop
 from eval.protocol import find
 from methods.base import Phase
 

@@ -14,7 +14,8 @@ from benchmark.configuration.compose import compose
 from benchmark.errors import OutOfTimeError, count
 from benchmark.execution.parallel import ParallelExecutor
 from benchmark.experiment.experiment import Experiment
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.callbacks import Callback
+from benchmark.federation.loop import FederatedLoop
 from benchmark.parity.case import Case
 from benchmark.parity.codes import case
 from benchmark.parity.compare import compare, needed
