@@ -30,7 +30,7 @@ import torch
 from methods import trees
 from methods.base import Mail, Message, MethodError, Objective, Replies, Tree, Turn, Visit, check_number
 from methods.fedavg import FedAvg
-from methods.vit import VisionTransformer, branch_ends, copied_layers, identities, layer_of, of_layers
+from methods.networks.transformers import VisionTransformer, branch_ends, copied_layers, identities, layer_of, of_layers
 
 
 def sub_model(weights: Tree, layers: range) -> Tree:

@@ -36,7 +36,7 @@ from datamodules.sources import Source, Split
 from leaderboards.pages.privacy import Entry, Method
 from methods import trees
 from methods.base import Cat, Each, MethodError, Phase, Sum, Tree, Visit, set_learning_rate
-from methods.types import Reduction
+from methods.core.types import Reduction
 
 ENCODER, CLASS = "ResNet-18", "methods.networks.resnet18"
 """Of the methods whose file names no encoder."""

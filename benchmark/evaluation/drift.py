@@ -9,7 +9,7 @@ from benchmark.execution.base import VisitResult
 from benchmark.federation.loop import Callback, FederatedLoop
 from methods import trees
 from methods.base import FederatedMethod, Phase
-from methods.recalibration import has_batch_norm
+from methods.core.recalibration import has_batch_norm
 
 
 class _Collector(Callback):

@@ -24,8 +24,8 @@ from eval.inputs import Crop, EncoderInputs, ModelComparison, Subject
 from eval.knn import knn_predict
 from eval.protocol import PROTOCOLS, evaluate, find
 from methods.base import FederatedMethod, Tree
+from methods.core.recalibration import has_batch_norm
 from methods.maths import alignment
-from methods.recalibration import has_batch_norm
 
 VIEWS = 10_000
 """Largest number of training images whose two views are compared for alignment."""

@@ -36,7 +36,7 @@ from datamodules.sources import Source
 from eval.protocol import find
 from leaderboards import schema, store
 from methods.base import FederatedMethod
-from methods.recalibration import has_batch_norm
+from methods.core.recalibration import has_batch_norm
 
 
 class Experiment:

@@ -34,7 +34,7 @@ from benchmark.federation.uplink import PhaseUplink, Uplink
 from benchmark.rng import Streams
 from methods import trees
 from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Tree, Turn
-from methods.recalibration import RECALIBRATE
+from methods.core.recalibration import RECALIBRATE
 
 
 class Callback:

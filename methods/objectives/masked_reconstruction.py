@@ -28,7 +28,7 @@ from methods.base import Batch, MethodError, Objective, Outputs, Tree, check_num
 from methods.maths import masked_reconstruction
 from methods.maths.reconstruction import patches
 from methods.networks import Encoder
-from methods.vit import VisionTransformer
+from methods.networks.transformers import VisionTransformer
 
 
 class Decoder(nn.Module):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from methods.validation import MethodError
+from methods.core.validation import MethodError
 
 PHASE_HOOKS = (
     "send", "update", "receive", "reply", "init_client", "training_step", "loss", "observe", "draw",
