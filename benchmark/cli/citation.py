@@ -3,31 +3,37 @@
 from rich.text import Text
 
 from benchmark.cli.session import Session
-from benchmark.configuration.files import available
+from benchmark.configuration.files import available, facts, papers
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.suites import row_line
 from benchmark.errors import ConfigError
 from leaderboards.papers import bibliography
 
 USAGE = "NAME [NAME ...]"
+SERVER_OPTIMIZERS = {
+    "methods.server.Momentum": "fedavgm",
+    "methods.server.Adam": "fedopt",
+    "methods.server.Yogi": "fedopt",
+}
+"""Import path -> the key of its paper."""
 
 
 def cite(words: list[str], session: Session) -> None:
     """Print BibTeX of the papers of methods, objectives, server optimisers, scenarios or rows, and of the suite."""
     if not words:
         raise ConfigError(f"usage: python -m benchmark cite {USAGE}; got no name")
-    papers = {word: [paper for name in _names(word) for paper in _papers(name)] for word in words}
-    lines = [f"% {word}: no paper" for word, found in papers.items() if not found]
-    entries = dict.fromkeys(paper.text for found in papers.values() for paper in found)
-    suite = bibliography.read()[bibliography.SUITE].text
-    text = "\n".join([*lines, *entries, suite]).rstrip("\n")
+    entries = bibliography.read()
+    cited = {word: [key for name in _names(word) for key in papers_of(name)] for word in words}
+    lines = [f"% {word}: no paper" for word, keys in cited.items() if not keys and word != bibliography.SUITE]
+    keys = dict.fromkeys([*(key for found in cited.values() for key in found), bibliography.SUITE])
+    text = "\n".join([*lines, *(entries[key].text for key in keys)]).rstrip("\n")
     session.console.print(Text(text), soft_wrap=True)
 
 
 def _names(word: str) -> list[str]:
     """The names that a word stands for: a row's method and objective, or the word itself."""
     known = [name for group in ("method", "objective", "scenario") for name in available(group)]
-    known += [name for entry in bibliography.read().values() for name in entry.names]
+    known += [*SERVER_OPTIMIZERS, bibliography.SUITE]
     if word in known:
         return [word]
     method, *overrides = row_line("", word)
@@ -37,6 +43,10 @@ def _names(word: str) -> list[str]:
     return [method, *(each.removeprefix("objective=") for each in overrides if each.startswith("objective="))]
 
 
-def _papers(name: str) -> list[bibliography.Entry]:
-    """The papers of a name; of a scenario, such as `fedx/cifar10`, that whose setting it is."""
-    return bibliography.named(name.partition("/")[0])
+def papers_of(name: str) -> list[str]:
+    """Keys of the papers of a name in the bibliography; of a scenario, such as `fedx/cifar10`, whose setting it is."""
+    name = name.partition("/")[0]
+    if name in SERVER_OPTIMIZERS:
+        return [SERVER_OPTIMIZERS[name]]
+    heads = [facts(group, name) for group in ("method", "objective") if name in available(group)]
+    return list(dict.fromkeys(key for head in heads for key in papers(head)))

@@ -88,17 +88,13 @@ def privacy(words: list[str], session: Session) -> None:
     if not names and not guide.is_file():
         raise ConfigError(f"no {guide} to write the sheet into: run this from a checkout, or name a method")
     enable_garbage_collection()
-    methods = []
     with session.display() as display:
-        display.begin("privacy sheet")
-        for name in names or available("method"):
-            with display.during(name):
-                methods.append(privacy_sheet.record_method(name, overrides))
+        methods = privacy_sheet.record(names or available("method"), display, overrides)
     if names:
         for method in methods:
             session.console.print(privacy.table(method))
         return
-    privacy.write(folder / privacy.SHEET, privacy.Sheet(privacy_sheet.ENCODER, privacy_sheet.IMAGES, tuple(methods)))
+    privacy_sheet.write(methods)
     generate.write(store.collect(folder / "results"), folder, guide.parent)
     pages = f"{folder / privacy.SHEET}, {folder / 'README.md'} and {guide}"
     session.console.print(f"{count(len(methods), 'method')} in {pages}", highlight=False)

@@ -5,11 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from leaderboards.comparisons import COMPARISONS, Difference, differences
+from leaderboards.comparisons import Difference, bases, differences, methods
 from leaderboards.markdown import anchor, escape, replace_between, rewrite, table_lines
 from leaderboards.pages.board import scenarios
 from leaderboards.pages.columns import BELOW, BELOW_WORDS, COLUMNS, ENCODERS_WORDS, WORST_ENCODER
 from leaderboards.pages.reproduction import heading
+from leaderboards.papers import bibliography
 from leaderboards.papers.tables import Published
 from leaderboards.rank import FLOOR, HEADLINE, Row, board
 from leaderboards.schema import Record
@@ -18,6 +19,7 @@ START = "<!-- ours: written by the board command from the run records -->"
 END = "<!-- end of ours -->"
 PUBLISHED_START = "<!-- published: written by the board command from leaderboards/published -->"
 PUBLISHED_END = "<!-- end of published -->"
+SECTIONS = {"Published numbers": (PUBLISHED_START, PUBLISHED_END), "Measured here": (START, END)}
 
 
 def boards(records: Sequence[Record]) -> dict[str, list[Row]]:
@@ -26,10 +28,19 @@ def boards(records: Sequence[Record]) -> dict[str, list[Row]]:
 
 
 def filled(page: str, method: str, boards: Mapping[str, list[Row]], cells: Sequence[Published]) -> str:
-    """A page with new numbers. method: the page's name; rows of `fedu-fedx` are on the pages fedu and fedx."""
+    """A page with new numbers and BibTeX. method: the page's name; rows of `fedu-fedx` are on the pages fedu and fedx.
+
+    A page without marks gets them, in sections of their own.
+    """
+    page = page.partition("\n## BibTeX\n")[0].rstrip("\n") + "\n"
+    for title, marks in SECTIONS.items():
+        if not any(mark in page for mark in marks):
+            page += f"\n## {title}\n\n{marks[0]}\n{marks[1]}\n"
     page = replace_between(page, START, END, _table(method, boards))
     known = {row.method for rows in boards.values() for row in rows}
-    return replace_between(page, PUBLISHED_START, PUBLISHED_END, _published(page, method, cells, known))
+    page = replace_between(page, PUBLISHED_START, PUBLISHED_END, _published(page, method, cells, known))
+    papers = "\n".join(bibliography.read()[key].text for key in methods().get(method, {}).get("paper", ()))
+    return f"{page}\n## BibTeX\n\n```bibtex\n{papers}```\n" if papers else page
 
 
 def write(records: Sequence[Record], folder: str | Path, cells: Sequence[Published]) -> None:
@@ -65,7 +76,7 @@ def _table(method: str, boards: Mapping[str, list[Row]]) -> str:
     columns, lines = ("row", "rank", "linear (%)", "kNN (%)", "seeds"), []
     for scenario, rows in boards.items():
         floors = {row.row: row.cells[HEADLINE].mean for row in rows if row.method == FLOOR and HEADLINE in row.cells}
-        gains = differences(rows, COMPARISONS["bases"])
+        gains = differences(rows, bases())
         for row in rows:
             if method in row.method.split("-"):
                 above = ""

@@ -99,8 +99,8 @@ class MaskedReconstruction(Objective):
         self.seen = min(max(1, round((1 - mask_ratio) * backbone.patches)), backbone.patches - 1)
         pixels = backbone.conv_proj.in_channels * self.patch_size**2
         self.decoder = Decoder(backbone, decoder_width, decoder_depth, decoder_heads, pixels)
-        own = choose("objective.decoder", decoder, "travels", "stays") == "stays"
-        self.travels, self.stays = (("encoder",), ("decoder",)) if own else (("encoder", "decoder"), ())
+        if choose("objective.decoder", decoder, "travels", "stays") == "stays":
+            self.travels, self.stays = ("encoder",), ("decoder",)
 
     @property
     def backbone(self) -> VisionTransformer:
