@@ -1,7 +1,7 @@
 """What a local step of ResNet-18 launches on a GPU, and how often a visit waits and uploads, against committed numbers.
 
-`python -m tests.test_kernels` measures those that `tests/kernels.json` lacks, with `all` all of them again, and writes it
-and the table of docs/engine.md. `before` has the kernels of the time before the suite was rehearsed on a simulated GPU,
+`python -m tests.test_kernels` measures those that `tests/kernels.json` lacks, with `all` all of them again, and writes
+it and the table of docs/engine.md. `before` has the kernels of the time before the suite was rehearsed on a simulated GPU,
 and waits and uploads of commit 94604bc.
 """
 
@@ -56,8 +56,8 @@ def measured(folder: Path, case: Case) -> dict[str, int]:
     "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in CASES]
 )
 def test_a_step_launches_no_more_than_it_did(name, tmp_path):
-    assert (known := json.loads(FILE.read_text())).get(name), "measure what is missing: make pages"
-    expected, found = known[name], measured(tmp_path, CASES[name])
+    expected, found = json.loads(FILE.read_text()).get(name), measured(tmp_path, CASES[name])
+    assert expected, "measure what is missing: make pages"
     assert found["kernels"] == pytest.approx(expected["kernels"], rel=TOLERANCE)
     assert (found["waits"], found["uploads"]) == (expected["waits"], expected["uploads"])
 
@@ -86,9 +86,8 @@ def main(words: list[str]) -> None:
             known[name] = {**now, "before": known.get(name, {}).get("before", now)}
             print(f"{name:24} {known[name]}", flush=True)  # noqa: T201
     FILE.write_text("{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(known[name])}" for name in CASES) + "\n}\n")
-    PAGE.write_text(
-        re.sub(r"\| method \| kernels a step .*?\n(?=\n)", lambda _: f"{table()}\n", PAGE.read_text(), flags=re.DOTALL)
-    )
+    shown = re.compile(r"\| method \| kernels a step .*?\n(?=\n)", re.DOTALL)
+    PAGE.write_text(shown.sub(lambda _: f"{table()}\n", PAGE.read_text()))
 
 
 if __name__ == "__main__":
