@@ -1,8 +1,8 @@
 """What a local step of ResNet-18 launches on a GPU, and how often a visit waits and uploads, against committed numbers.
 
 `python -m tests.test_kernels` measures those that `tests/kernels.json` lacks, with `all` all of them again, and writes
-it and the table of docs/engine.md. `before` has the kernels of the time before the suite was rehearsed on a simulated GPU,
-and waits and uploads of commit 94604bc.
+it and the table of docs/engine.md. `before` has the kernels of the time before the suite was rehearsed on a simulated
+GPU, and waits and uploads of commit 94604bc.
 """
 
 import json

@@ -20,8 +20,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from benchmark.configuration.compose import merge
-from benchmark.configuration.files import read as read_config
-from benchmark.configuration.suites import suite
+from benchmark.configuration.suites import rows_of, suite
 from benchmark.distributed.launch import cores
 from benchmark.errors import ConfigError
 from benchmark.experiment.experiment import Experiment
@@ -62,9 +61,8 @@ def configs(methods: str, folder: str) -> list[DictConfig]:
         "compile=false",
         "training.precision=64-true",
     ]
-    content = read_config("suite", SUITE)
-    lines = [*content["methods"], *content["more"]] if methods == "all" else methods
-    runs = suite(SUITE, {"methods": lines, "seeds": "0"}, [*SETTING, *placement])
+    rows = rows_of(SUITE) if methods == "all" else methods
+    runs = suite(SUITE, {"methods": rows, "seeds": "0"}, [*SETTING, *placement])
     return [merge(config, ROW_SETTINGS.get(config.row, [])) for config in runs]
 
 

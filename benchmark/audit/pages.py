@@ -9,6 +9,7 @@ import json
 import re
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from rich.console import Console
 from benchmark.audit import golden, privacy_sheet
 from benchmark.configuration.files import available, facts, papers, read
 from benchmark.configuration.instantiate import locate
+from benchmark.configuration.suites import rows_of
 from benchmark.runtime import enable_garbage_collection
 from benchmark.tracking.progress import Display
 from eval.protocol import PROTOCOLS
@@ -63,7 +65,7 @@ def write(display: Display) -> None:
         file.write_text(text, encoding="utf-8")
     if rows := _unmeasured():
         known, measured = golden.read(), golden.measure(display, ",".join(rows))
-        golden.write({row: known.get(row) or measured[row] for row in _golden_rows()}, display)
+        golden.write({row: known.get(row) or measured[row] for row in rows_of(golden.SUITE)}, display)
     if names := _unrecorded():
         sheet = {each.name: each for each in (*_sheet(), *privacy_sheet.record(names, display))}
         privacy_sheet.write([sheet[name] for name in available("method")])
@@ -71,12 +73,8 @@ def write(display: Display) -> None:
         generate.write(store.collect(Path("leaderboards") / "results"), Path("leaderboards"), Path("docs"))
 
 
-def _golden_rows() -> list[str]:
-    return [config.row for config in golden.configs("all", ".")]
-
-
 def _unmeasured() -> list[str]:
-    return [row for row in _golden_rows() if row not in golden.read()]
+    return [row for row in rows_of(golden.SUITE) if row not in golden.read()]
 
 
 def _sheet() -> tuple[privacy.Method, ...]:
@@ -140,15 +138,18 @@ def _between(page: str, what: str, text: str) -> str:
     return replace_between(page, START.format(what), END.format(what), text)
 
 
-def main() -> int:
-    """Writes all; what was missing is printed."""
+def main(words: Sequence[str]) -> int:
+    """Prints what is missing, and writes it unless a word is `check=true`."""
     enable_garbage_collection()
     with Display(Console()) as display:
-        for line in missing():
+        if lines := missing():
+            lines.append(f"write it: {COMMAND}")
+        for line in lines or ["nothing is missing"]:
             display.print(line)
-        write(display)
+        if "check=true" not in words:
+            write(display)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
