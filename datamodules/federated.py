@@ -128,7 +128,7 @@ class FederatedDataModule(LightningDataModule):
         """Images of the client that has most."""
         return int(self.parts.sizes.max())
 
-    def look(
+    def plain_batches(
         self,
         device: torch.device | str,
         *,

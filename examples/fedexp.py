@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from methods import trees
-from methods.base import Message, Objective, Phase, Replies, Tree, Turn, Visit
+from methods.base import Message, Objective, Phase, Replies, RoundContext, Tree, Visit
 from methods.fedavg import FedAvg
 
 
@@ -41,9 +41,9 @@ class FedExP(FedAvg):
         change = trees.subtract(self.trainable(), visit.message["weights"])
         return {**message, "norm": {"squared": trees.squared_norm(change)}}, memory
 
-    def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The clients' mean; the trainable weights move by eta_g times their mean change."""
-        mean, trainable = super().update(server, turn, replies), self.trainable()
+        mean, trainable = super().update(server, round_context, replies), self.trainable()
         before = trees.select(server["weights"], trainable)
         change = trees.subtract(trees.select(mean["weights"], trainable), before)
         eta = replies["norm"]["squared"] / (2 * (trees.squared_norm(change) + self.epsilon))

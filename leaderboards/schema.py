@@ -133,7 +133,8 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
                     NotRequired[Number], "Deviation of the noise on clients' updates over the clip."
                 ),
                 clip=_field(NotRequired[Number], "Norm to which clients' updates are clipped, after the last round."),
-                secure_sums=_field(NotRequired[bool], "True where the server saw masked sums of replies."),
+                secure_aggregation=_field(NotRequired[bool], "True where the server saw masked sums of replies."),
+                secure_sums=_field(NotRequired[bool], "The earlier name of secure_aggregation."),
                 anonymity=_field(NotRequired[Number], "Fewest rows behind a centroid that was sent, of all visits."),
                 anonymity_claimed=_field(NotRequired[Number], "The same as Orchestra's paper counts it."),
             )

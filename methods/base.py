@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from methods import trees
-from methods.core.hooks import check_hooks
+from methods.core.hooks import check_hooks, read_earlier_names
 from methods.core.lightning_hooks import TrainerHooks, set_learning_rate
 from methods.core.objective import AddOn, Objective, Projected, build_addons, check_pair
 from methods.core.recalibration import Recalibration
@@ -30,8 +30,8 @@ from methods.core.types import (
     Phase,
     Reduction,
     Replies,
+    RoundContext,
     Sum,
-    Turn,
     Visit,
 )
 from methods.core.validation import MethodError, check_number, choose
@@ -40,9 +40,11 @@ from methods.trees import Tree
 
 __all__ = [
     "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError",
-    "MethodParts", "Objective", "Outputs", "Phase", "Projected", "Reduction", "Replies", "Sum", "Tree", "Turn", "Visit",
-    "check_number", "check_pair", "choose", "set_learning_rate",
+    "MethodParts", "Objective", "Outputs", "Phase", "Projected", "Reduction", "Replies", "RoundContext", "Sum", "Tree",
+    "Visit", "check_number", "check_pair", "choose", "set_learning_rate",
 ]  # fmt: skip
+
+Turn = RoundContext  # its earlier name
 
 
 class FederatedMethod(Recalibration, TrainerHooks):
@@ -107,6 +109,7 @@ class FederatedMethod(Recalibration, TrainerHooks):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        read_earlier_names(cls)
         check_hooks(cls)
 
     def hook(self, name: str, phase: Phase) -> Callable[..., Any]:
@@ -123,7 +126,7 @@ class FederatedMethod(Recalibration, TrainerHooks):
 
     @property
     def architectures(self) -> dict[str, "FederatedMethod"]:
-        """This method, as "default", and `others`, by kind."""
+        """This method, as "default", and `others`, by their names."""
         return {"default": self, **self.others}
 
     @property
@@ -133,18 +136,18 @@ class FederatedMethod(Recalibration, TrainerHooks):
 
     # --- the server: state, message, update
 
-    def init_server(self, turn: Turn) -> Tree:
+    def init_server(self, round_context: RoundContext) -> Tree:
         """The server's state before the first round."""
         server: Tree = {"weights": trees.clone(self.weights(self.batch_norm != "local"))}
         if self.server_optimizer is not None:
             server["optimizer"] = self.server_optimizer.init(trees.clone(self.trainable()))
         return server
 
-    def send(self, server: Tree, turn: Turn) -> Mail:
+    def send(self, server: Tree, round_context: RoundContext) -> Mail:
         """The server's messages at the start of a phase. Entries sent earlier in the round need not be sent again."""
         return Mail(common={"weights": server["weights"]})
 
-    def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The server's state after the combined replies; the default takes, or steps towards, the mean weights."""
         if "weights" not in replies:
             return server
@@ -167,7 +170,7 @@ class FederatedMethod(Recalibration, TrainerHooks):
             )
 
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:
-        """The encoders to evaluate: name -> weights Tree, read one after another; a kind in `others` names its encoder.
+        """The encoders to evaluate: name -> weights Tree, read one after another; a name in `others` names its encoder.
 
         clients: id -> the parts that stay with that client; where its encoder does, each has one, `client<id>`.
         """
@@ -177,7 +180,7 @@ class FederatedMethod(Recalibration, TrainerHooks):
         """The inverse of `export`: the server's state with the exported weights."""
         return {**server, "weights": exported["global"]}
 
-    def seats(self, server: Tree) -> tuple[Client, ...]:
+    def server_workers(self, server: Tree) -> tuple[Client, ...]:
         """The members of a phase with `where="server"`."""
         return ()
 
@@ -191,7 +194,7 @@ class FederatedMethod(Recalibration, TrainerHooks):
         """
         return {}
 
-    def guards(self) -> Mapping[str, str]:
+    def protections(self) -> Mapping[str, str]:
         """Entry -> its protection beyond the combination of replies, as a text for the privacy sheet."""
         return {}
 
@@ -256,12 +259,12 @@ class FederatedMethod(Recalibration, TrainerHooks):
         """The gradients for the optimiser, with the paths of `trainable()`."""
         return gradients
 
-    def start_epoch(self, look: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
+    def start_epoch(self, plain_batches: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
         """Calls `Objective.start_epoch` before a local epoch, in eval mode and without gradient."""
         if type(self.objective).start_epoch is not Objective.start_epoch:
             self.eval()
             with torch.no_grad():
-                self.objective.start_epoch(look, stream)
+                self.objective.start_epoch(plain_batches, stream)
             self.train()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -51,8 +51,8 @@ from methods.base import (
     Objective,
     Outputs,
     Phase,
+    RoundContext,
     Tree,
-    Turn,
     Visit,
     check_number,
     check_pair,
@@ -188,7 +188,7 @@ class Calibre(FedAvg):
         """A client's weight in the mean."""
         return message["weight"]["w"]
 
-    def send_measure(self, server: Tree, turn: Turn) -> Mail:
+    def send_measure(self, server: Tree, round_context: RoundContext) -> Mail:
         """Nothing: clients have their own networks."""
         return Mail()
 

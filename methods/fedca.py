@@ -47,8 +47,8 @@ from methods.base import (
     Outputs,
     Phase,
     Replies,
+    RoundContext,
     Tree,
-    Turn,
     Visit,
     check_number,
 )
@@ -127,20 +127,20 @@ class FedCA(FedAvg):
 
     # --- the server
 
-    def seats(self, server: Tree) -> tuple[Client, ...]:
-        """One seat, for the base model."""
+    def server_workers(self, server: Tree) -> tuple[Client, ...]:
+        """One, for the base model."""
         return (Client(-1, 0),)
 
     def reply_base(self, visit: Visit) -> tuple[Message, Tree]:
         """The base model, with its running statistics."""
         return {"trained": self.weights(statistics=True)}, visit.memory
 
-    def update_base(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_base(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The base model, kept for the next phase."""
         (trained,) = replies["trained"].values()
         return {**server, "trained": trained}
 
-    def send_embed(self, server: Tree, turn: Turn) -> Mail:
+    def send_embed(self, server: Tree, round_context: RoundContext) -> Mail:
         """The base model."""
         return Mail({"weights": server["trained"]})
 
@@ -152,25 +152,25 @@ class FedCA(FedAvg):
         """The base model's projections `[N, d]` of the public images, in their order."""
         return {"base": visit.observed["rows"]}, visit.memory
 
-    def update_embed(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_embed(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The projections in place of the base model."""
         return {**{key: value for key, value in server.items() if key != "trained"}, "base": replies["base"]}
 
-    def send_look(self, server: Tree, turn: Turn) -> Mail:
+    def send_look(self, server: Tree, round_context: RoundContext) -> Mail:
         """Nothing: clients have the public images."""
         return Mail()
 
-    def send_fit(self, server: Tree, turn: Turn) -> Mail:
+    def send_fit(self, server: Tree, round_context: RoundContext) -> Mail:
         """The weights, and what there is of dictionary and base model's projections."""
         return Mail({entry: server[entry] for entry in ("weights", "dictionary", "base") if entry in server})
 
-    def send_share(self, server: Tree, turn: Turn) -> Mail:
+    def send_share(self, server: Tree, round_context: RoundContext) -> Mail:
         """Nothing: clients have their own networks."""
         return Mail()
 
-    def update_share(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_share(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The mean of the weights, and the new dictionary."""
-        return {**self.update(server, turn, replies), "dictionary": replies["dictionary"]}
+        return {**self.update(server, round_context, replies), "dictionary": replies["dictionary"]}
 
     # --- the client
 
@@ -235,6 +235,6 @@ class FedCA(FedAvg):
             z = z[torch.randperm(len(z), generator=visit.stream)[: self.rows].to(z.device, non_blocking=True)]
         return {**message, "dictionary": {"z": z}}, memory
 
-    def guards(self) -> Mapping[str, str]:
+    def protections(self) -> Mapping[str, str]:
         """Entry `dictionary`: rows of single images."""
         return {"dictionary": "none: unit projections of single images"}

@@ -56,8 +56,8 @@ from methods.base import (
     Objective,
     Phase,
     Replies,
+    RoundContext,
     Tree,
-    Turn,
     Visit,
     check_number,
     choose,
@@ -177,15 +177,15 @@ class FedMKD(FederatedMethod):
 
     # --- the server
 
-    def init_server(self, turn: Turn) -> Tree:
+    def init_server(self, round_context: RoundContext) -> Tree:
         """The student with its target, integration and empty queue, and the initial weights of every architecture."""
-        for kind, other in self.others.items():
+        for name, other in self.others.items():
             if other.objective.width != self.objective.width:
                 raise MethodError(
-                    f"federation.encoders.{kind} has embeddings of {other.objective.width} numbers, the global model "
+                    f"federation.encoders.{name} has embeddings of {other.objective.width} numbers, the global model "
                     f"of {self.objective.width}: set heads.projector, whose last width all of them have"
                 )
-        initial = {kind: trees.clone(each.weights()) for kind, each in self.architectures.items()}
+        initial = {name: trees.clone(each.weights()) for name, each in self.architectures.items()}
         return {**trees.clone(self.student()), "initial": initial, "clients": {}}
 
     def student(self) -> Tree:
@@ -197,32 +197,34 @@ class FedMKD(FederatedMethod):
             "queue": {"rows": self.queue, "filled": self.queue_filled},
         }
 
-    def send_fit(self, server: Tree, turn: Turn) -> Mail:
+    def send_fit(self, server: Tree, round_context: RoundContext) -> Mail:
         """To each client its aligned networks; before its first visit the initial ones of its architecture."""
         clients, initial = server["clients"], server["initial"]
-        return Mail(private={c.id: {"weights": clients.get(c.id, initial[c.kind])} for c in turn.members})
+        return Mail(
+            private={c.id: {"weights": clients.get(c.id, initial[c.architecture])} for c in round_context.members}
+        )
 
-    def update_fit(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_fit(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The clients' networks, and those of this round by architecture."""
         trained: Tree = defaultdict(dict)
-        for client in turn.members:
-            trained[client.kind][client.id] = replies["model"][client.id]
+        for client in round_context.members:
+            trained[client.architecture][client.id] = replies["model"][client.id]
         return {**server, "clients": {**server["clients"], **replies["model"]}, "trained": dict(trained)}
 
-    def seats(self, server: Tree) -> tuple[Client, ...]:
-        """Seat -1 for the student; once there are anchors, seat -2 - k for the network of client k."""
+    def server_workers(self, server: Tree) -> tuple[Client, ...]:
+        """Worker -1 for the student; once there are anchors, worker -2 - k for the network of client k."""
         if "anchors" not in server:
             return (Client(-1, 0),)
-        return tuple(Client(-2 - k, 0, kind) for kind, models in server["trained"].items() for k in models)
+        return tuple(Client(-2 - k, 0, name) for name, models in server["trained"].items() for k in models)
 
-    def send_distil(self, server: Tree, turn: Turn) -> Mail:
+    def send_distil(self, server: Tree, round_context: RoundContext) -> Mail:
         """The student, and the teachers by architecture."""
         teachers = {
-            kind: {
+            name: {
                 index: {part: model.get(part, {}) for part in ("encoder", "projector")}  # {}: an empty projector
                 for index, model in enumerate(models.values())
             }
-            for kind, models in server["trained"].items()
+            for name, models in server["trained"].items()
         }
         return Mail({**{entry: server[entry] for entry in self.student()}, "teachers": teachers})
 
@@ -230,7 +232,7 @@ class FedMKD(FederatedMethod):
         """The trained student."""
         return {"student": self.student()}, visit.memory
 
-    def update_distil(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_distil(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The trained student; without alignment the round is over."""
         (student,) = replies["student"].values()
         return {**(server if self.align_epochs else without(server, "trained")), **student}
@@ -243,22 +245,22 @@ class FedMKD(FederatedMethod):
         """Its embeddings `[N, d]` of all public images, in their order."""
         return {"anchors": visit.observed["rows"]}, visit.memory
 
-    def update_anchor(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_anchor(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The anchors, for the next phase."""
         return {**server, "anchors": replies["anchors"]}
 
-    def send_align(self, server: Tree, turn: Turn) -> Mail:
-        """The anchors to all, and to each seat the networks of its client."""
-        models = {seat.id: {"weights": server["clients"][-2 - seat.id]} for seat in turn.members}
+    def send_align(self, server: Tree, round_context: RoundContext) -> Mail:
+        """The anchors to all, and to each worker the networks of its client."""
+        models = {worker.id: {"weights": server["clients"][-2 - worker.id]} for worker in round_context.members}
         return Mail({"anchors": server["anchors"]}, models)
 
     def reply_align(self, visit: Visit) -> tuple[Message, Tree]:
         """The aligned networks."""
         return {"aligned": self.weights()}, visit.memory
 
-    def update_align(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_align(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The aligned networks, for the clients' next visit; the round is over."""
-        aligned = {-2 - seat: model for seat, model in replies["aligned"].items()}
+        aligned = {-2 - worker: model for worker, model in replies["aligned"].items()}
         return {**without(server, "trained", "anchors"), "clients": {**server["clients"], **aligned}}
 
     # --- the client
@@ -272,11 +274,11 @@ class FedMKD(FederatedMethod):
         """The trained networks."""
         return {"model": self.weights()}, visit.memory
 
-    def guards(self) -> Mapping[str, str]:
+    def protections(self) -> Mapping[str, str]:
         """Entry `model`: each client's networks by themselves."""
         return {"model": "none: the server runs and keeps the networks of each client"}
 
-    # --- the distillation, at the student's seat
+    # --- the distillation, by the student's worker
 
     @torch.no_grad()
     def start_visit(self, visit: Visit, stored: Tree | None = None) -> None:
@@ -303,8 +305,8 @@ class FedMKD(FederatedMethod):
     def teach(self, images: Tensor) -> Tensor:
         """The teachers' embeddings `[B, N, d]` of images, without gradient."""
         rows = []
-        for kind, models in self.context["teachers"].items():
-            network: Any = self.architectures[kind].teacher
+        for name, models in self.context["teachers"].items():
+            network: Any = self.architectures[name].teacher
             for model in models.values():
                 tensors = {
                     f"networks.{index}.{name}": tensor
@@ -332,7 +334,7 @@ class FedMKD(FederatedMethod):
         self.objective.move_targets()
         fill(self.queue, self.queue_filled, outputs["push"]["rows"])
 
-    # --- the alignment, at the seat of a client's networks
+    # --- the alignment, by the worker of a client's networks
 
     def training_step_align(self, batch: Batch, batch_idx: int = 0) -> dict[str, Any]:
         """The sum of both views' regressions of the anchors by the client's predictions."""

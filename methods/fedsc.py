@@ -47,9 +47,9 @@ from methods.base import (
     Outputs,
     Phase,
     Replies,
+    RoundContext,
     Sum,
     Tree,
-    Turn,
     Visit,
     check_number,
 )
@@ -105,17 +105,17 @@ class FedSC(FederatedMethod):
         correlate, fit = self.phases
         return replace(correlate, epochs=self.passes, cohort="all" if round == 0 else "sampled"), fit
 
-    def init_server(self, turn: Turn) -> Tree:
+    def init_server(self, round_context: RoundContext) -> Tree:
         """The weights, and no matrices."""
-        return {**super().init_server(turn), "R": {}}
+        return {**super().init_server(round_context), "R": {}}
 
-    def send_fit(self, server: Tree, turn: Turn) -> Mail:
+    def send_fit(self, server: Tree, round_context: RoundContext) -> Mail:
         """To each client the mean of the others' matrices; it received the weights in phase `correlate`."""
         if len(server["R"]) < 2:
             return Mail()
         total = torch.stack([tree["R"] for tree in server["R"].values()]).sum(dim=0)
         others = len(server["R"]) - 1
-        means = {client.id: (total - server["R"][client.id]["R"]) / others for client in turn.members}
+        means = {client.id: (total - server["R"][client.id]["R"]) / others for client in round_context.members}
         return Mail(private={client: {"others": {"R": mean}} for client, mean in means.items()})
 
     def observe(self, batch: Batch) -> Message:
@@ -135,12 +135,12 @@ class FedSC(FederatedMethod):
             return {}
         return {"R": self.sigma * client.examples / (math.sqrt(2) * self.mu)}
 
-    def guards(self) -> Mapping[str, str]:
+    def protections(self) -> Mapping[str, str]:
         """Entry R: a mean over all images of a client with clipped rows; with sigma, plus noise."""
         noise = f", Gaussian noise of {self.sigma:g} on every entry" if self.sigma else ", no noise unless method.sigma"
         return {"R": f"mean over the client's images, rows clipped to norm {math.sqrt(self.mu):g}{noise}"}
 
-    def update_correlate(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_correlate(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The latest matrix of every client."""
         return {**server, "R": {**server["R"], **replies["R"]}}
 

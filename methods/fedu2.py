@@ -42,8 +42,8 @@ from methods.base import (
     Phase,
     Reduction,
     Replies,
+    RoundContext,
     Tree,
-    Turn,
     Visit,
     check_number,
     choose,
@@ -192,7 +192,7 @@ class FedU2(FederatedMethod):
         """The received weights plus their change, with the client's own statistics."""
         return trees.add(trees.overlay(server["weights"], message.get("running", {})), message["delta"])
 
-    def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """A step along the unified update, and the mean statistics."""
         deltas = list(replies["delta"].values())
         # a clone is contiguous; a Tree from another rank may not be

@@ -20,8 +20,8 @@ Decisions
   queue (`fill_anchors: true`); by default the loss starts with the first batch, over the anchors present.
 - The code leaves out a short last batch of the distillation, and keeps those of local training: `drop_last: true`.
 - Every architecture of the federation (`federation.encoders`) has a student at the server. All students learn from the
-  same targets, and each client starts a round from the student of its kind; the paper proposes such federations without
-  results.
+  same targets, and each client starts a round from the student of its architecture; the paper proposes such
+  federations without results.
 - The distillation has its own constant learning rate; the schedule is for clients. `training.clip_norm` is for both.
 - Networks that distillation does not train (a predictor, the head of rotation) start every round from their initial
   weights: clients do not send them, and the student has none.
@@ -51,8 +51,8 @@ from methods.base import (
     Objective,
     Phase,
     Replies,
+    RoundContext,
     Tree,
-    Turn,
     Visit,
     check_number,
 )
@@ -151,45 +151,52 @@ class FLESD(FederatedMethod):
 
     # --- the server
 
-    def init_server(self, turn: Turn) -> Tree:
+    def init_server(self, round_context: RoundContext) -> Tree:
         """An untrained student of every architecture."""
         running = self.batch_norm != "local"
-        return {"students": {kind: trees.clone(each.weights(running)) for kind, each in self.architectures.items()}}
+        return {"students": {name: trees.clone(each.weights(running)) for name, each in self.architectures.items()}}
 
-    def send_fit(self, server: Tree, turn: Turn) -> Mail:
-        """To each client the student of its kind."""
-        return Mail(private={client.id: {"weights": server["students"][client.kind]} for client in turn.members})
+    def send_fit(self, server: Tree, round_context: RoundContext) -> Mail:
+        """To each client the student of its architecture."""
+        return Mail(
+            private={
+                client.id: {"weights": server["students"][client.architecture]} for client in round_context.members
+            }
+        )
 
-    def send_infer(self, server: Tree, turn: Turn) -> Mail:
+    def send_infer(self, server: Tree, round_context: RoundContext) -> Mail:
         """Nothing: clients have the public images and their own networks."""
         return Mail()
 
-    def update_infer(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_infer(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The ensemble `[N, N]` of the clients' similarities."""
         matrices = (dense(**sent) if "columns" in sent else sent["values"] for sent in replies["similarity"].values())
         return {**server, "targets": {"M": ensemble_similarity(matrices, self.teacher_temperature)}}
 
-    def seats(self, server: Tree) -> tuple[Client, ...]:
-        """A seat for each student: -1 for the default architecture, then -2, -3, ... for the others by name."""
-        kinds = ("default", *sorted(set(server["students"]) - {"default"}))
-        return tuple(Client(-1 - index, 0, kind) for index, kind in enumerate(kinds))
+    def server_workers(self, server: Tree) -> tuple[Client, ...]:
+        """One for each student: -1 for the default architecture, then -2, -3, ... for the others by name."""
+        architectures = ("default", *sorted(set(server["students"]) - {"default"}))
+        return tuple(Client(-1 - index, 0, architecture) for index, architecture in enumerate(architectures))
 
-    def send_distil(self, server: Tree, turn: Turn) -> Mail:
-        """The targets to all, and to each seat its student."""
-        students = {seat.id: {"weights": server["students"][seat.kind]} for seat in turn.members}
+    def send_distil(self, server: Tree, round_context: RoundContext) -> Mail:
+        """The targets to all, and to each worker its student."""
+        students = {worker.id: {"weights": server["students"][worker.architecture]} for worker in round_context.members}
         return Mail({"targets": server["targets"]}, students)
 
-    def update_distil(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_distil(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The trained students, without the targets."""
         students = {
-            seat.kind: trees.overlay(server["students"][seat.kind], replies["weights"][seat.id])
-            for seat in turn.members
+            worker.architecture: trees.overlay(server["students"][worker.architecture], replies["weights"][worker.id])
+            for worker in round_context.members
         }
         return {"students": students}
 
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:
         """Every student; the default architecture's is named `global`."""
-        return {"global" if kind == "default" else kind: tree for kind, tree in server["students"].items()}
+        return {
+            "global" if architecture == "default" else architecture: tree
+            for architecture, tree in server["students"].items()
+        }
 
     def adopt(self, server: Tree, exported: Mapping[str, Tree]) -> Tree:
         """The inverse of `export`."""
@@ -212,7 +219,7 @@ class FLESD(FederatedMethod):
         values, columns = top_similarities(matrix, self.kept)
         return {"similarity": {"values": values, "columns": columns}}, visit.memory
 
-    # --- the distillation, at a seat
+    # --- the distillation, by a server worker
 
     def receive_distil(self, visit: Visit) -> None:
         """Loads the student into the objective and the key encoder, and stores the targets."""
@@ -246,7 +253,7 @@ class FLESD(FederatedMethod):
         """The trained student."""
         return {"weights": self.weights()}, visit.memory
 
-    def guards(self) -> Mapping[str, str]:
+    def protections(self) -> Mapping[str, str]:
         """Entry `similarity`: of public images only, by networks that stay with the client."""
         most = "" if self.kept == 1 else f", the {100 * self.kept:g} % largest of each row"
         return {"similarity": f"cosines between public images only{most}; weights stay with the client"}

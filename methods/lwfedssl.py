@@ -44,8 +44,8 @@ from methods.base import (
     Outputs,
     Phase,
     Replies,
+    RoundContext,
     Tree,
-    Turn,
     Visit,
     check_number,
     check_pair,
@@ -163,13 +163,13 @@ class LWFedSSL(ProgFedSSL):
         fit, calibrate = super().plan(round)
         return (fit, replace(calibrate, epochs=self.calibration_epochs)) if self.calibration_epochs else (fit,)
 
-    def seats(self, server: Tree) -> tuple[Client, ...]:
-        """One seat, for the global model."""
+    def server_workers(self, server: Tree) -> tuple[Client, ...]:
+        """One, for the global model."""
         return (Client(-1, 0),)
 
-    def send_calibrate(self, server: Tree, turn: Turn) -> Mail:
+    def send_calibrate(self, server: Tree, round_context: RoundContext) -> Mail:
         """The aggregated sub-model."""
-        return Mail(common={"weights": sub_model(server["weights"], range(self.block(turn).stop))})
+        return Mail(common={"weights": sub_model(server["weights"], range(self.block(round_context).stop))})
 
     def configure_optimizers_calibrate(self) -> torch.optim.Optimizer:
         """The clients' optimiser, with the learning rate of the calibration."""
@@ -184,7 +184,7 @@ class LWFedSSL(ProgFedSSL):
         message, memory = self.reply(visit)
         return {"calibrated": message["weights"]}, memory
 
-    def update_calibrate(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_calibrate(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The weights with the calibrated sub-model."""
         (calibrated,) = replies["calibrated"].values()
         return {**server, "weights": trees.overlay(server["weights"], calibrated)}

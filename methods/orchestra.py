@@ -28,7 +28,7 @@ Decisions
 - K-anonymity: a centroid hides a row among the rows of its cluster. `anonymity`, in every round's line, is the size of
   the smallest cluster; `anonymity_claimed` is the paper's N / L, for a client of N images. They differ because only the
   bank is clustered, not N images, and because the code's ten scalings do not make clusters equal: the centroid of an
-  empty cluster is a single row. `least` sets a minimum of rows for every cluster; 0 is the code.
+  empty cluster is a single row. `min_cluster_size` sets a minimum of rows for every cluster; 0 is the code.
 - Anonymity counts rows, not images: a client with fewer images than bank rows has several rows of one image.
 - Local differential privacy (Table 7): the paper uses the clustering of Chang et al. (2021), by hashed core-sets; the
   code has none. Ours is one step of private Lloyd clustering (Blum, Dwork, McSherry, Nissim 2005; Su et al. 2016) on
@@ -39,7 +39,7 @@ Decisions
   after it, in eval mode and with the received networks; `stateful` and BatchNorm `local` or `recalibrate` are refused.
   The first release is in the second round, by all clients: in the first round BatchNorm has no statistics, and mu is
   random.
-- `heard`, in the round's line, is the fraction of centroids whose sum exceeds the noise.
+- `above_noise`, in the round's line, is the fraction of centroids whose sum exceeds the noise.
 - Epsilon is for one release. A client has one release a round; the record has the total. Weights are not protected.
 - Targets have a mean of their own, separate from the online networks, as in the code; with `stateful: true` target and
   bank stay with the client instead (cross-silo).
@@ -66,9 +66,9 @@ from methods.base import (
     Objective,
     Phase,
     Replies,
+    RoundContext,
     Sum,
     Tree,
-    Turn,
     Visit,
     check_number,
     choose,
@@ -87,7 +87,8 @@ class Orchestra(FedAvg):
 
     Args:
         local_clusters: L, centroids of a client; None: all rows of the bank, without anonymity ("Reps" of Table 2).
-        least: minimum of rows in every local cluster; a client with fewer rows has fewer clusters.
+        min_cluster_size: minimum of rows in every local cluster; a client with fewer rows has fewer clusters.
+            least: its earlier name.
         server_steps, server_lr: steps and rate of the server's clustering, by SGD with momentum.
         stateful: whether target and bank stay with their client.
         start_rows: rows that a client clusters before the first round: "random", or the "first" of its batches.
@@ -114,7 +115,8 @@ class Orchestra(FedAvg):
         objective: Objective,
         *,
         local_clusters: int | None = 16,
-        least: int = 0,
+        min_cluster_size: int = 0,
+        least: int | None = None,
         server_steps: int = 500,
         server_lr: float = 0.01,
         stateful: bool = False,
@@ -125,15 +127,18 @@ class Orchestra(FedAvg):
     ) -> None:
         super().__init__(objective, **kwargs)
         assert isinstance(objective, Clustering)  # by `accepts`
+        min_cluster_size = min_cluster_size if least is None else least
         self.local_clusters = local_clusters
         if local_clusters is not None:
             limit = math.inf if epsilon is not None else len(objective.bank)  # noisy sums are over all images
             check_number("method.local_clusters", local_clusters, at_least=1, at_most=limit)
-        elif least > 1:
+        elif min_cluster_size > 1:
             raise MethodError(
-                f"method.least={least} has no effect with method.local_clusters=null, which sends rows: leave it out"
+                f"method.min_cluster_size={min_cluster_size} has no effect with method.local_clusters=null, which "
+                "sends rows: leave it out"
             )
-        self.least = check_number("method.least", least, at_least=0, at_most=len(objective.bank))
+        check_number("method.min_cluster_size", min_cluster_size, at_least=0, at_most=len(objective.bank))
+        self.min_cluster_size = min_cluster_size
         self.server_steps = check_number("method.server_steps", server_steps, at_least=0)
         self.server_lr = check_number("method.server_lr", server_lr, above=0)
         self.start_rows = choose("method.start_rows", start_rows, "random", "first")
@@ -163,7 +168,7 @@ class Orchestra(FedAvg):
             "federation.batch_norm=recalibrate: the target's statistics are not measured": policy == "recalibrate",
             "method.local_clusters=null: rows of single images are sent": self.local_clusters is None,
             f"method.local_clusters above objective.clusters={clusters}": (self.local_clusters or 0) > clusters,
-            "method.least: noise hides an image in a cluster of any size": self.least > 0,
+            "method.min_cluster_size: noise hides an image in a cluster of any size": self.min_cluster_size > 0,
         }
         if reasons := [reason for reason, applies in conflicts.items() if applies]:
             raise MethodError(f"method.epsilon does not go with {reasons[0]}")
@@ -185,34 +190,34 @@ class Orchestra(FedAvg):
         """The multiplier of the sums from which a client's centroids are computed."""
         return {"centroids": self.sigma / SENSITIVITY} if self.sigma and phase.name == "cluster" else {}
 
-    def guards(self) -> Mapping[str, str]:
+    def protections(self) -> Mapping[str, str]:
         """Entry `centroids`: how they are computed."""
         if self.epsilon is not None:
             cost = f"epsilon {self.epsilon:g} at delta {self.delta:g} a release"
             return {"centroids": f"sums of unit rows, Gaussian noise of {self.sigma:.3g} on every entry: {cost}"}
         if self.local_clusters is None:
             return {"centroids": "none: rows of the bank as they are"}
-        equal = "about equal size, not enforced (method.least)"
-        size = f"at least {self.least} rows each, or all it has" if self.least else equal
+        equal = "about equal size, not enforced (method.min_cluster_size)"
+        size = f"at least {self.min_cluster_size} rows each, or all it has" if self.min_cluster_size else equal
         return {"centroids": f"means of clusters of the bank's rows, of {size}"}
 
-    def init_server(self, turn: Turn) -> Tree:
+    def init_server(self, round_context: RoundContext) -> Tree:
         """The networks, and random global centroids on the sphere."""
-        mu = torch.randn(self.objective.centroids.shape, generator=turn.stream)
-        return {**super().init_server(turn), "centroids": {"mu": normalize(mu, dim=1)}}
+        mu = torch.randn(self.objective.centroids.shape, generator=round_context.stream)
+        return {**super().init_server(round_context), "centroids": {"mu": normalize(mu, dim=1)}}
 
-    def send_cluster(self, server: Tree, turn: Turn) -> Mail:
+    def send_cluster(self, server: Tree, round_context: RoundContext) -> Mail:
         """The networks to all, and to each client a random subset of the global centroids as its starts."""
         mu = server["centroids"]["mu"]
         starts = {}
-        for client in turn.members:
-            rows = torch.randperm(len(mu), generator=turn.stream)[: self.local_clusters]
+        for client in round_context.members:
+            rows = torch.randperm(len(mu), generator=round_context.stream)[: self.local_clusters]
             starts[client.id] = {"starts": {"mu": mu[rows.to(mu.device)]}}
         return Mail({"weights": server["weights"]}, starts)
 
-    def send_fit(self, server: Tree, turn: Turn) -> Mail:
+    def send_fit(self, server: Tree, round_context: RoundContext) -> Mail:
         """The global centroids, and the networks unless `cluster` has sent them."""
-        networks = {"weights": server["weights"]} if self.epsilon is None or turn.round == 0 else {}
+        networks = {"weights": server["weights"]} if self.epsilon is None or round_context.round == 0 else {}
         return Mail({**networks, "centroids": server["centroids"]})
 
     def receive(self, visit: Visit) -> None:
@@ -248,7 +253,7 @@ class Orchestra(FedAvg):
         # noise alone has norm sqrt(d) sigma with deviation sigma / sqrt(2), about: the threshold adds three deviations
         exceeds = sums.norm(dim=1, keepdim=True) > self.sigma * (math.sqrt(sums.shape[1]) + 3 / math.sqrt(2))
         rows = torch.where(exceeds, normalize(sums, dim=1), visit.message["starts"]["mu"])
-        visit.notes["heard"] = exceeds.float().mean()  # a function of the noisy sums: no further privacy cost
+        visit.notes["above_noise"] = exceeds.float().mean()  # a function of the noisy sums: no further privacy cost
         return {"centroids": {"rows": rows}}, visit.memory
 
     def reply_fit(self, visit: Visit) -> tuple[Message, Tree]:
@@ -262,11 +267,11 @@ class Orchestra(FedAvg):
         return {**message, **self.local_centroids(visit, rows)}, memory
 
     def local_centroids(self, visit: Visit, rows: Tensor) -> Message:
-        """The centroids of rows `[n, d]`; adds the least cluster size and the paper's claim to the visit's notes."""
+        """The centroids of rows `[n, d]`; adds the smallest cluster's size and the paper's claim to the notes."""
         if self.local_clusters is None:
             visit.notes |= {"anonymity": 1, "anonymity_claimed": 1}
             return {"centroids": {"rows": rows}}
-        clusters = max(1, min(self.local_clusters, len(rows) // max(1, self.least)))
+        clusters = max(1, min(self.local_clusters, len(rows) // max(1, self.min_cluster_size)))
         centroids, nearest = self.cluster(visit, rows, clusters)
         sizes = one_hot(nearest, clusters).sum(0).clamp(min=1)  # the centroid of an empty cluster is one row
         visit.notes |= {"anonymity": sizes.min(), "anonymity_claimed": visit.client.examples / clusters}
@@ -274,13 +279,13 @@ class Orchestra(FedAvg):
 
     def cluster(self, visit: Visit, rows: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
         """Centroids `[clusters, d]` of rows `[n, d]`, and each row's cluster `[n]`."""
-        return equal_clusters(rows, clusters, visit.stream, least=min(self.least, len(rows)))
+        return equal_clusters(rows, clusters, visit.stream, min_size=min(self.min_cluster_size, len(rows)))
 
-    def update_fit(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_fit(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The mean weights and new global centroids."""
-        return self.move_centroids(self.update(server, turn, replies), turn, replies)
+        return self.move_centroids(self.update(server, round_context, replies), round_context, replies)
 
-    def move_centroids(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def move_centroids(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The server with new global centroids `[G, d]`: clusters of the clients' centroids, where any were sent."""
         if "centroids" not in replies:
             return server

@@ -10,7 +10,7 @@ what travels: end-to-end training of 12 layers in 12 stages has 2 * 12 / (6.5 + 
 out.
 
 Decisions (D: without a source, decided here)
-- The encoder is one of `methods.vit`, as in the paper: its layers have equal widths, so every sub-model has the
+- The encoder is a vision transformer (`methods.networks.vit`), as in the paper: its layers have equal widths, so every sub-model has the
   projector's input. Encoders whose blocks differ in width are refused.
 - A sub-model is the embedding, the first layers and the last LayerNorm. D: the embedding (patches, class token,
   positions) belongs to the first block; the last LayerNorm and the heads are trained and sent in every stage.
@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from methods import trees
-from methods.base import Mail, Message, MethodError, Objective, Replies, Tree, Turn, Visit, check_number
+from methods.base import Mail, Message, MethodError, Objective, Replies, RoundContext, Tree, Visit, check_number
 from methods.fedavg import FedAvg
 from methods.networks.transformers import VisionTransformer, branch_ends, copied_layers, identities, layer_of, of_layers
 
@@ -92,7 +92,7 @@ class ProgFedSSL(FedAvg):
         stages = self.stages or max(n for n in range(1, self.depth + 1) if self.depth % n == 0 and n <= rounds)
         return min(round, rounds - 1) * stages // rounds, stages
 
-    def block(self, at: Turn | Visit) -> range:
+    def block(self, at: RoundContext | Visit) -> range:
         """The layers that the stage of this round adds; the sub-model is the layers before its `stop`."""
         stage, stages = self.stage(at.round, at.rounds)
         size = self.depth // stages
@@ -112,28 +112,33 @@ class ProgFedSSL(FedAvg):
 
     # --- the server
 
-    def init_server(self, turn: Turn) -> Tree:
+    def init_server(self, round_context: RoundContext) -> Tree:
         """The weights of all layers, and the number of layers of the sub-model."""
-        if self.stages and turn.rounds < self.stages:
+        if self.stages and round_context.rounds < self.stages:
             raise MethodError(
                 f"method.stages={self.stages} needs a round for each stage: set federation.rounds to at least "
-                f"{self.stages}, not {turn.rounds}, or leave method.stages out"
+                f"{self.stages}, not {round_context.rounds}, or leave method.stages out"
             )
-        return {**super().init_server(turn), "layers": {"present": torch.tensor(self.block(turn).stop)}}
+        return {
+            **super().init_server(round_context),
+            "layers": {"present": torch.tensor(self.block(round_context).stop)},
+        }
 
-    def send(self, server: Tree, turn: Turn) -> Mail:
+    def send(self, server: Tree, round_context: RoundContext) -> Mail:
         """The sub-model; in the first round of a stage its last block is a copy of the one before."""
-        weights, block = server["weights"], self.block(turn)
-        is_new = turn.round > 0 and self.stage(turn.round - 1, turn.rounds) != self.stage(turn.round, turn.rounds)
+        weights, block = server["weights"], self.block(round_context)
+        is_new = round_context.round > 0 and self.stage(round_context.round - 1, round_context.rounds) != self.stage(
+            round_context.round, round_context.rounds
+        )
         if is_new and self.weight_transfer:
             copies = copied_layers(weights["encoder"], block, len(block))
             weights = trees.overlay(weights, {"encoder": copies})
         return Mail(common={"weights": sub_model(weights, range(block.stop))})
 
-    def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The mean of what the clients have trained; all other weights are unchanged."""
-        present = torch.full_like(server["layers"]["present"], self.block(turn).stop)
-        return {**super().update(server, turn, replies), "layers": {"present": present}}
+        present = torch.full_like(server["layers"]["present"], self.block(round_context).stop)
+        return {**super().update(server, round_context, replies), "layers": {"present": present}}
 
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:
         """The sub-model as an encoder of all layers, the absent ones identities."""

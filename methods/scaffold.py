@@ -6,7 +6,7 @@
 | g - c_i + c | `adjust_gradients` | line 10 |
 | c_i - c + (x - y_i) / (K eta_l) | `reply`, option II | line 12 |
 | eta_g | `server_rate` | line 16 |
-| N | `turn.clients` | line 17 |
+| N | `round_context.clients` | line 17 |
 
 Decisions
 - Control variates cover the trainable weights that travel; changes of BatchNorm statistics take the plain mean.
@@ -31,9 +31,9 @@ from methods.base import (
     Objective,
     Phase,
     Replies,
+    RoundContext,
     Sum,
     Tree,
-    Turn,
     Visit,
 )
 
@@ -56,11 +56,11 @@ class Scaffold(FederatedMethod):
         super().__init__(objective, **kwargs)
         self.server_rate = server_rate
 
-    def init_server(self, turn: Turn) -> Tree:
+    def init_server(self, round_context: RoundContext) -> Tree:
         """The weights, and a control variate of zeros."""
-        return {**super().init_server(turn), "c": trees.zeros_like(self.trainable())}
+        return {**super().init_server(round_context), "c": trees.zeros_like(self.trainable())}
 
-    def send(self, server: Tree, turn: Turn) -> Mail:
+    def send(self, server: Tree, round_context: RoundContext) -> Mail:
         """Weights and server control variate."""
         return Mail(common={"weights": server["weights"], "c": server["c"]})
 
@@ -118,11 +118,11 @@ class Scaffold(FederatedMethod):
         """The received weights plus their change."""
         return trees.add(server["weights"], message["delta_w"])
 
-    def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """x <- x + eta_g mean delta_w; c <- c + sum delta_c / N."""
         trained = trees.select(replies["delta_w"], server["c"])
         weights = trees.add(server["weights"], replies["delta_w"])
         return {
             "weights": trees.add(weights, trained, self.server_rate - 1),  # eta_g excludes BatchNorm's statistics
-            "c": trees.add(server["c"], replies["delta_c"], 1 / len(turn.clients)),
+            "c": trees.add(server["c"], replies["delta_c"], 1 / len(round_context.clients)),
         }

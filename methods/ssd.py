@@ -36,8 +36,8 @@ from methods.base import (
     Objective,
     Outputs,
     Phase,
+    RoundContext,
     Tree,
-    Turn,
     Visit,
     check_number,
     choose,
@@ -95,30 +95,32 @@ class SSD(FedAvg):
                 "reads other outputs too: choose an objective of embeddings alone, e.g. objective=align_uniform"
             )
 
-    def init_server(self, turn: Turn) -> Tree:
+    def init_server(self, round_context: RoundContext) -> Tree:
         """The weights, a scale vector for each client, and the shared basis with `basis: qr`."""
-        size = self.width // len(turn.clients)
+        size = self.width // len(round_context.clients)
         if size == 0:
             raise MethodError(
-                f"SSD divides {self.width} dimensions among {len(turn.clients)} clients: fewer than one for each; "
-                "use a wider projector or fewer clients"
+                f"SSD divides {self.width} dimensions among {len(round_context.clients)} clients: fewer than one for "
+                "each; use a wider projector or fewer clients"
             )
-        order = torch.randperm(self.width, generator=turn.stream)
+        order = torch.randperm(self.width, generator=round_context.stream)
         inside, outside = (self.alpha, 1.0) if self.separation == "soft" else (1.0, 0.0)
         scales = {}
-        for client in turn.clients:
+        for client in round_context.clients:
             scales[client.id] = torch.full((self.width,), outside)
             scales[client.id][order[client.id * size : (client.id + 1) * size]] = inside
-        server = {**super().init_server(turn), "scales": scales}
+        server = {**super().init_server(round_context), "scales": scales}
         if self.basis == "qr":
-            random = torch.randn(self.width, self.width, generator=turn.stream)
+            random = torch.randn(self.width, self.width, generator=round_context.stream)
             server["basis"] = {"Q": torch.linalg.qr(random.to(self.dtype)).Q}
         return server
 
-    def send_assign(self, server: Tree, turn: Turn) -> Mail:
+    def send_assign(self, server: Tree, round_context: RoundContext) -> Mail:
         """To each client its scale, and the basis to all."""
         common = {"basis": server["basis"]} if "basis" in server else {}
-        return Mail(common, {client.id: {"scale": {"d": server["scales"][client.id]}} for client in turn.members})
+        return Mail(
+            common, {client.id: {"scale": {"d": server["scales"][client.id]}} for client in round_context.members}
+        )
 
     def reply_assign(self, visit: Visit) -> tuple[Message, Tree]:
         """An empty reply; the memory holds the received scale and basis."""

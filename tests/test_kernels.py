@@ -20,7 +20,7 @@ FILE = Path(__file__).with_name("kernels.json")
 PAGE = FILE.parents[1] / "docs" / "engine.md"
 TWO_ROUNDS = (
     *("federation.rounds=2", "federation.participation=1", "partition.clients=2"),
-    *("training.steps=2", "executor=one-by-one"),
+    *("training.steps=2", "executor=sequential"),
 )
 RESNET = ("encoder={class: methods.networks.resnet18}", "heads.projector=[512,512]")
 TOLERANCE = 0.02

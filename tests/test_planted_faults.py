@@ -59,8 +59,8 @@ FAULTS = {  # name -> a function, what is replaced in its source and by what, an
     ),
     "the server's state on the CPU": (
         "benchmark.federation.loop.FederatedLoop.restore",
-        *("trees.to(self.method.init_server(turn), self.fabric.device, self.method.dtype)",),
-        *("self.method.init_server(turn)", "ssd"),
+        *("trees.to(self.method.init_server(round_context), self.fabric.device, self.method.dtype)",),
+        *("self.method.init_server(round_context)", "ssd"),
     ),
     "a step that looks at its loss": (
         *("methods.base.FederatedMethod.training_step", '"loss": loss,'),

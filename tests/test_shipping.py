@@ -36,7 +36,7 @@ Decisions
 from typing import Any
 
 from methods import trees
-from methods.base import Objective, Replies, Tree, Turn, check_number
+from methods.base import Objective, Replies, RoundContext, Tree, check_number
 from methods.fedavg import FedAvg
 
 
@@ -51,9 +51,9 @@ class FedHalf(FedAvg):
         super().__init__(objective, **kwargs)
         self.share = check_number("method.share", share, above=0)
 
-    def update(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update(self, server: Tree, context: RoundContext, replies: Replies) -> Tree:
         """The weights, moved by the share."""
-        mean = super().update(server, turn, replies)["weights"]
+        mean = super().update(server, context, replies)["weights"]
         moved = trees.map(lambda old, new: old + self.share * (new - old), server["weights"], mean)
         return {**server, "weights": moved}
 ''',

@@ -21,7 +21,7 @@ HELD: dict[tuple[str, str, str], Callable[[], Iterator[str]]] = {
     ("docs/studies/orchestra.md", "**Reading.**", "Play it again"): studies.orchestra_study,
     ("docs/methods/orchestra.md", "| `method.epsilon`, at delta 0.001 |", "## Decisions"): terms.orchestra_noise,
     ("docs/privacy.md", "a network that hardly depends on colour", "- Two images and one step"): results.inversion,
-    ("docs/privacy.md", "The figure `shares.png`", "- Under secure sums only"): results.shares,
+    ("docs/privacy.md", "The figure `shares.png`", "- Under secure aggregation only"): results.shares,
     ("docs/results.md", "## Strong drift", "## Newer objectives"): results.strong_drift,
     ("docs/results.md", "## Newer objectives and methods", "## Protocols"): newer.newer,
     ("docs/scale.md", "# Scale", "The loop, the draw"): terms.scale,

@@ -101,7 +101,7 @@ class ReplyRecorder(Callback):
         self.client_state: Tree = {}
 
     def on_visit_end(self, loop: FederatedLoop, result: VisitResult) -> None:
-        """Record every entry of a client's reply; replies of the server's own seats stay on the server."""
+        """Record every entry of a client's reply; replies of the server's workers stay on the server."""
         phase, round = result.visit.phase, result.visit.round
         if phase.where == "server":
             return
@@ -124,7 +124,7 @@ class ReplyRecorder(Callback):
 
 def protection(loop: FederatedLoop, entry: str, visit: Visit) -> str | None:
     """The method's description of an entry's protection, and the epsilon of its release with noise."""
-    account, phrases = loop.accountant, [loop.method.guards().get(entry)]
+    account, phrases = loop.accountant, [loop.method.protections().get(entry)]
     releases = account.planned(visit.phase, [visit.client]).get(visit.client.id, {})
     release = releases.get(entry)
     if (updates := loop.uplink.updates) is not None and (described := updates.describe(visit.phase, entry)):

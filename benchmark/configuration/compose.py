@@ -25,6 +25,8 @@ from benchmark.configuration.layers import (
     convert_types,
     defaults,
     read_override,
+    renamed,
+    renamed_word,
     resolve,
     short_error,
     stack,
@@ -42,7 +44,7 @@ def compose(scenario: str, method: str, overrides: Iterable[str] = (), line: Ite
     line: overrides that belong to a named row; of a key that both have, the other override is used. Its `row` and
     `scenario` are names to which the changes by the others are added.
     """
-    overrides = list(overrides)
+    line, overrides = map(renamed_word, line), [renamed_word(override) for override in overrides]
     given = {override.partition("=")[0] for override in overrides}
     line = [override for override in line if override.partition("=")[0] not in given]
     named, overrides = parse(line), [*line, *overrides]
@@ -143,7 +145,7 @@ def _section(file: str, content: Mapping[str, Any], name: str) -> Mapping[str, A
 
 def parse(overrides: Iterable[str]) -> dict[str, Any]:
     """`["a.b=1", "c=x"]` -> nested dict, values read by the types of their keys, see `written`."""
-    keys, overrides = set[str](), list(overrides)
+    keys, overrides = set[str](), [renamed_word(override) for override in overrides]
     for override in overrides:
         key, sign, _ = override.partition("=")
         if not sign:
@@ -168,7 +170,7 @@ def parse(overrides: Iterable[str]) -> dict[str, Any]:
                 parse([override])
         raise ConfigError(f"cannot read {' '.join(overrides)}: {' '.join(str(error).split())}") from error
     check_plain(content)
-    return content
+    return renamed(content)
 
 
 def merge(config: DictConfig, overrides: Iterable[str]) -> DictConfig:
@@ -278,7 +280,7 @@ def scenario_and_method(names: list[str], usage: str) -> tuple[str, str]:
     return scenario, method
 
 
-BOUNDED = [key for key in KEYS.values() if key.choices or key.within or key.least is not None]
+BOUNDED = [key for key in KEYS.values() if key.choices or key.within or key.minimum is not None]
 
 
 def validate(config: DictConfig) -> None:
@@ -290,12 +292,12 @@ def validate(config: DictConfig) -> None:
         known.check(OmegaConf.select(config, known.name))
     if config.devices != "auto" and not (fits(config.devices, int) and config.devices >= 1):
         raise ConfigError(f"devices={config.devices!r}: give auto, or a whole number of at least 1")
-    if config.compile and config.executor == "side-by-side":
-        raise ConfigError("compile=true and executor=side-by-side: each lane would compile its own; choose one of them")
-    training, most = config.training, config.training.most_epochs
+    if config.compile and config.executor == "parallel":
+        raise ConfigError("compile=true and executor=parallel: each lane would compile its own; choose one of them")
+    training, most = config.training, config.training.max_epochs
     if most is not None and training.steps is None and (training.drop_last or most < training.epochs):
         raise ConfigError(
-            f"training.most_epochs={most}: give at least training.epochs={training.epochs}, and no training.drop_last"
+            f"training.max_epochs={most}: give at least training.epochs={training.epochs}, and no training.drop_last"
         )
     _validate_schedule(config)
 

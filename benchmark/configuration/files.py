@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from benchmark.configuration.keys import check_plain, nearest
-from benchmark.configuration.layers import typed
+from benchmark.configuration.layers import renamed, typed
 from benchmark.configuration.written import read_yaml_text, settled
 from benchmark.errors import ConfigError
 
@@ -98,7 +98,7 @@ def mapping(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError("it must hold a mapping of sections")
     check_plain(content)
-    return content
+    return renamed(content)
 
 
 def lineage(name: str) -> list[tuple[str, dict[str, Any]]]:

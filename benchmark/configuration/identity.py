@@ -15,10 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 from benchmark.configuration.keys import EVALUATION, EXECUTION, IMAGES, NAME, ROW, SCENARIO
 from benchmark.configuration.layers import resolve
 from benchmark.configuration.partitions import expanded
-from benchmark.configuration.schema import KEYS, PARTS
+from benchmark.configuration.schema import KEYS, PARTS, RENAMED
 
 RUNTIME = tuple(name for name, key in KEYS.items() if key.part == EXECUTION)
 """Keys of where and how a run is executed: they are not part of its identity."""
+EARLIER_NAMES = {key.name: name for name, key in RENAMED.items()} | {"method.min_cluster_size": "method.least"}
+"""Key -> the name that it has in the hash, so that records and run folders keep theirs."""
 OUTSIDE = frozenset(name for name, key in KEYS.items() if key.part in (EXECUTION, EVALUATION, IMAGES, NAME))
 """Keys that are not part of it: these, how a run is scored, its names, and what its images' hash shows."""
 
@@ -53,7 +55,7 @@ def settings(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
             return False
         return known is None or known.older is MISSING or value not in (known.older, known.default)
 
-    return {key: value for key, value in flat.items() if counts(key, value)}
+    return {EARLIER_NAMES.get(key, key): value for key, value in flat.items() if counts(key, value)}
 
 
 def _flatten(content: Any, prefix: str = "") -> dict[str, Any]:

@@ -164,8 +164,8 @@ def named_classes(config: DictConfig) -> Iterator[tuple[str, Mapping[str, Any]]]
         raise ConfigError(f"method.addons={addons!r}: give a list, each {{class: ...}} and its arguments")
     for addon in addons:
         yield "method.addons", addon
-    for kind, section in config.federation.encoders.items():
-        yield f"federation.encoders.{kind}", section
+    for name, section in config.federation.encoders.items():
+        yield f"federation.encoders.{name}", section
 
 
 def refuse_foreign_classes(config: DictConfig, file: str) -> None:
@@ -214,7 +214,7 @@ def defaults(config: DictConfig) -> dict[str, Any]:
     """Dotted key -> default of the arguments that the config does not set, of the classes it names."""
     unset = {}
     sections = {where: config[where] for where in ("encoder", "objective", "method", "optimizer")}
-    sections |= {f"federation.encoders.{kind}": section for kind, section in config.federation.encoders.items()}
+    sections |= {f"federation.encoders.{name}": section for name, section in config.federation.encoders.items()}
     for where, section in sections.items():
         for name, parameter in arguments(locate(section, where)).items():
             default = parameter.default

@@ -120,23 +120,26 @@ def key(
     default: Any = MISSING,
     *,
     choices: Sequence[str] = (),
-    least: float | None = None,
+    minimum: float | None = None,
     within: str = "",
     part: str | None = None,
     older: Any = MISSING,
     first: bool = False,
+    formerly: str | Mapping[str, str] = "",
 ) -> Any:
     """A key with its default.
 
     Args:
-        choices: its possible values. least: its least value.
+        choices: its possible values. minimum: its smallest value.
         within: what to give, in words that hold the bounds: `a share in (0, 1]`, or `above 0`, `at least 1`, which are
             finite. Bounds let null pass.
         part: what it is a part of, where that is not its section's.
         older: what run folders and records ran with that lack it, where that is not the default.
         first: the first records have it: it is in the hash of a run at its default too. Others are not.
+        formerly: its earlier name, or its values by their earlier names; they are read, and never written.
     """
-    facts = {"choices": tuple(choices), "least": least, "within": within, "part": part, "older": older, "first": first}
+    facts = {"choices": tuple(choices), "minimum": minimum, "within": within, "part": part, "older": older}
+    facts |= {"first": first, "formerly": formerly}
     made: Any = {"default_factory": lambda: default} if isinstance(default, list | dict) else {"default": default}
     return dataclasses.field(**made, metadata=facts)
 
@@ -170,10 +173,12 @@ class Key:
     """What it is a part of."""
     choices: tuple[str, ...] = ()
     """Its possible values; empty where there are other ones."""
-    least: float | None = None
-    """Its least value."""
+    minimum: float | None = None
+    """Its smallest value."""
     within: str = ""
     """What to give, with the bounds that its value has to be within."""
+    formerly: str | Mapping[str, str] = ""
+    """Its earlier name, without the section's, or its values by their earlier names."""
 
     @property
     def meaning(self) -> str:
@@ -182,13 +187,13 @@ class Key:
 
     @property
     def type(self) -> str:
-        """Its type in words: its choices where it has some, its least value; empty where its meaning says it."""
+        """Its type in words: its choices where it has some, its smallest value; empty where its meaning says it."""
         if self.choices:
             return " | ".join(self.choices)
         if self.hint is Any or self.default is MISSING:
             return "" if self.default is MISSING else "any"
         words = "a mapping" if get_origin(self.hint) is dict else describe(self.hint)
-        return f"{words}, at least {self.least}" if self.least else words
+        return f"{words}, at least {self.minimum}" if self.minimum else words
 
     def check(self, value: Any) -> None:
         """Refuses a value that is not possible."""
@@ -197,8 +202,8 @@ class Key:
             raise ConfigError(f"{self.name}={value!r}: {advice}")
         if value is None:
             return
-        if self.least is not None and not (fits(value, float) and self.least <= value < math.inf):
-            raise ConfigError(f"{self.name}={value!r}: give a number of at least {self.least:g}")
+        if self.minimum is not None and not (fits(value, float) and self.minimum <= value < math.inf):
+            raise ConfigError(f"{self.name}={value!r}: give a number of at least {self.minimum:g}")
         if self.within and not within(value, self.within):
             raise ConfigError(f"{self.name}={value}: give {self.within}")
 

@@ -1,5 +1,6 @@
 """Layers of a config, merged one over the other: their keys, the types of these, and values read by them."""
 
+import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -13,9 +14,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from benchmark.configuration import partitions
 from benchmark.configuration.keys import OTHER_WORDS, describe, fits, nearest
-from benchmark.configuration.schema import KEYS, Config
+from benchmark.configuration.schema import KEYS, RENAMED, Config
 from benchmark.configuration.written import TEXTS, UNKNOWN, WORD, Hint, Written, as_written, read_value, settled
 from benchmark.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 HINTS = get_type_hints(Config)
 TYPED = {section: get_type_hints(hint) for section, hint in HINTS.items() if is_dataclass(hint)}
@@ -27,6 +30,9 @@ FREE: dict[str, dict[str, Any]] = {
     if HINTS[field.name] == dict[str, Any]
 }
 """Section without a schema -> its keys where no others are possible; else they are checked by what is built."""
+
+VALUES = {key.name: key.formerly for key in KEYS.values() if isinstance(key.formerly, Mapping)}
+"""Key without a section -> its values by their earlier names."""
 
 OPTIONS = (
     "suite", "scenarios", "methods", "more", "protocols", "format", "collect", "folder", "into", "capture",
@@ -69,6 +75,37 @@ def read_override(key: str, text: str) -> Any:
     return typed(read_value(text, hint_of(path)), path)
 
 
+def renamed_word(word: str) -> str:
+    """`key=value` with the present name of its key."""
+    key, sign, value = word.partition("=")
+    return f"{_now(key, RENAMED[key].name)}{sign}{value}" if key in RENAMED else word
+
+
+def renamed(content: dict[str, Any]) -> dict[str, Any]:
+    """The content of a layer with the present names of keys and values. ConfigError: a key has both of its names."""
+    for old, key in RENAMED.items():
+        section, _, name = old.partition(".")
+        keys = content.get(section)
+        if isinstance(keys, dict) and name in keys:
+            if key.name.partition(".")[2] in keys:
+                raise ConfigError(f"{old} and {key.name} are one key: give {key.name} alone")
+            keys[_now(old, key.name).partition(".")[2]] = keys.pop(name)
+    for name, values in VALUES.items():
+        if isinstance(value := content.get(name), str) and value in values:
+            content[name] = _now(f"{name}={value}", f"{name}={values[value]}").partition("=")[2]
+    for changes in adjust.values() if isinstance(adjust := content.get("adjust"), dict) else ():
+        if isinstance(changes, dict):
+            renamed(changes)
+    return content
+
+
+@cache
+def _now(old: str, new: str) -> str:
+    """The present word; says once that it replaces an earlier one."""
+    log.warning("%s is %s now", old, new)
+    return new
+
+
 def settle(content: dict[str, Any], sections: Iterable[str]) -> None:
     """Makes what was written for arguments of classes in some sections of a config values of their types, in place."""
     content |= {section: _settled(content[section], (section,), content) for section in sections}
@@ -98,8 +135,8 @@ def _argument(path: tuple[str | int, ...], content: dict[str, Any]) -> Hint:
                 owner, where = content["objective"], "objective"
             case ("data", "options", name):
                 owner, where = content["data"], "data"
-            case ("federation", "encoders", kind, name):
-                owner, where = content["federation"]["encoders"][kind], f"federation.encoders.{kind}"
+            case ("federation", "encoders", architecture, name):
+                owner, where = content["federation"]["encoders"][architecture], f"federation.encoders.{architecture}"
             case ("method", "addons", int(index), name):
                 owner, where = content["method"]["addons"][index], "method.addons"
             case (str(where), name) if where in FREE:
@@ -111,7 +148,7 @@ def _argument(path: tuple[str | int, ...], content: dict[str, Any]) -> Hint:
         return Any
 
 
-USUAL = ("partition.clients", "partition.alpha", "optimizer.lr", "objective.temperature")
+OFTEN_MEANT = ("partition.clients", "partition.alpha", "optimizer.lr", "objective.temperature")
 """Keys of sections without a schema that are most often looked for in other sections."""
 MAIN_KEYS = dict.fromkeys(("data", "partition", "public", "schedule"), "name={}") | {
     "encoder": "class=methods.networks.{}",
@@ -162,8 +199,8 @@ def _drop_replaced(config: dict[str, Any], layer: Mapping[str, Any]) -> None:
         config["data"]["name"] = str(data["class"]).rpartition(".")[2].lower()
         config["data"].pop("options", None)
     drop(config["public"], layer.get("public"), "name")
-    for kind, encoder in layer.get("federation", {}).get("encoders", {}).items():
-        before = config["federation"]["encoders"].get(kind, {})
+    for name, encoder in layer.get("federation", {}).get("encoders", {}).items():
+        before = config["federation"]["encoders"].get(name, {})
         drop(before, encoder, "class", ("clients",))
         drop(before, encoder, "name", ("clients", "class"))
     if isinstance(layer.get("partition"), Mapping):
@@ -254,7 +291,7 @@ def _check_type(key: str, value: Any, hint: Any) -> None:
 def full_keys(key: str) -> list[str]:
     """The dotted keys, of any section, that end in a key as this suite calls it."""
     known = [f"{section}.{name}" for section, keys in TYPED.items() for name in keys]
-    return [name for name in (*known, *USUAL) if name.endswith(f".{OTHER_WORDS.get(key, key)}")]
+    return [name for name in (*known, *OFTEN_MEANT) if name.endswith(f".{OTHER_WORDS.get(key, key)}")]
 
 
 def meant(word: str, value: str) -> list[str]:

@@ -25,8 +25,8 @@ LIBRARY = "methods.networks.torchvision"
 def encoder_sections(config: DictConfig) -> Iterator[tuple[str, DictConfig]]:
     """(dotted key, section) of every encoder of a config, live."""
     yield "encoder", config.encoder
-    for kind, section in config.federation.encoders.items():
-        yield f"federation.encoders.{kind}", section
+    for name, section in config.federation.encoders.items():
+        yield f"federation.encoders.{name}", section
 
 
 def weights_file(section: Any, where: str) -> Path | None:

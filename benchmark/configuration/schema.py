@@ -25,7 +25,7 @@ class DataConfig:
     """Compare all decoded arrays with their hashes at the start, not only 256 MiB of each file."""
     download: bool = key(False, part=EXECUTION)
     """Let torchvision download a missing archive."""
-    image_size: int | None = key(None, least=1, first=True)
+    image_size: int | None = key(None, minimum=1, first=True)
     """Side in pixels images are resized to; None: as they are, all of one size."""
     resize: str | None = key(None, older="squash")
     """How an image that is not square becomes one: shorter_side_crop | squash | pad; None: it is refused."""
@@ -51,7 +51,7 @@ class DataConfig:
 class FederationConfig:
     """Rounds, participation, BatchNorm and architectures."""
 
-    rounds: int = key(10, least=0, first=True)
+    rounds: int = key(10, minimum=0, first=True)
     """Rounds R."""
     participation: float = key(1.0, within="a share in (0, 1]", first=True)
     """Share of the clients drawn for a round, in (0, 1]."""
@@ -80,7 +80,7 @@ class CompressionConfig:
 
 @dataclass
 class PrivacyConfig:
-    """Noise on clients' updates, budget of all noise, and secure sums, see docs/privacy.md."""
+    """Noise on clients' updates, budget of all noise, and secure aggregation, see docs/privacy.md."""
 
     mechanism: str = key("none", choices=("none", "central", "local"))
     """Who adds noise to the clipped updates of clients: central: the server | local: each client | none."""
@@ -101,7 +101,7 @@ class PrivacyConfig:
     """Of (epsilon, delta), in (0, 1)."""
     accountant: str = key("rdp", choices=("rdp", "pld"))
     """How releases add up: rdp: by Renyi divergences | pld: by privacy loss distributions, tighter."""
-    secure_sums: bool = False
+    secure_aggregation: bool = key(False, formerly="secure_sums")
     """Masks on what is averaged or summed."""
     range: float = key(64.0, within="the largest number that a client sends, at least 1")
     """The largest number, times its client's weight, that a client sends under masks; at least 1."""
@@ -111,20 +111,20 @@ class PrivacyConfig:
 class TrainingConfig:
     """The local work of a visit."""
 
-    epochs: int = key(1, least=1, first=True)
+    epochs: int = key(1, minimum=1, first=True)
     """Local epochs E."""
-    steps: int | None = key(None, least=1, first=True)
+    steps: int | None = key(None, minimum=1, first=True)
     """Optimiser steps of a visit instead of epochs."""
-    most_epochs: int | None = key(None, least=1)
+    max_epochs: int | None = key(None, minimum=1, formerly="most_epochs")
     """Clients with fewer batches train more epochs, at most this number: for B images a step and n images of the
     largest client, (floor(n / B) + 1) * epochs over the client's batches, rounded down. None: all train `epochs`."""
-    batch_size: int = key(64, least=2, first=True)
+    batch_size: int = key(64, minimum=2, first=True)
     """Images a step."""
     clip_norm: float | None = key(None, within="a number above 0, or null for none", first=True)
     """Largest gradient norm; None: no clipping."""
     drop_last: bool = False
     """Leave out an epoch's last batch where it is short; a client with less than a batch keeps its one."""
-    smallest_batch: int | None = key(None, least=1)
+    min_batch_size: int | None = key(None, minimum=1, formerly="smallest_batch")
     """Fewest images of a short last batch that is trained on, without drop_last; None: 2, or 1 for one-view losses."""
     views: str = key("joint", choices=("joint", "separate"))
     """joint: all views of a batch pass the networks together | separate: one after the other, so that BatchNorm
@@ -148,7 +148,7 @@ class ScheduleConfig:
     """Share of the run, in [0, 1), in which the rate first rises linearly from 0; not under cosine_twice."""
     milestones: list[float] = key([0.6, 0.8], first=True)
     """step: progress in [0, 1] after which the rate drops."""
-    gamma: float = key(0.1, least=0, first=True)
+    gamma: float = key(0.1, minimum=0, first=True)
     """step: factor of each drop."""
 
 
@@ -158,9 +158,9 @@ class EvaluationConfig:
 
     protocols: list[str] = key(["linear/v1", "knn/v1", "geometry/v1"])
     """Protocol ids, run on the last round's encoder."""
-    every: int = key(0, least=0)
+    every: int = key(0, minimum=0)
     """Rounds between two measurements of the monitor (kNN on a held-out slice of train); 0: no monitor."""
-    batch_size: int = key(500, least=1)
+    batch_size: int = key(500, minimum=1)
     """Images a forward pass of feature extraction."""
     best_on_test: str | None = None
     """One of the protocols, run on the test images after every round too. Its best round is recorded beside the last
@@ -262,7 +262,7 @@ class Config:
     """Name of the scenario."""
     row: str = key("", part=NAME)
     """Name of the row on the board; empty: made from the method and the changed keys."""
-    seed: int = key(0, least=0, first=True, part=SEED)
+    seed: int = key(0, minimum=0, first=True, part=SEED)
     """Seed of partition, initial weights, order, views and all other random numbers."""
     data: DataConfig = section(DataConfig)
     partition: dict[str, Any] = section(PartitionKeys, {"name": "dirichlet_balanced", "clients": 10, "alpha": 0.1})
@@ -299,20 +299,25 @@ class Config:
     """wandb (offline unless logged in) | csv."""
     devices: Any = key("auto", part=EXECUTION)
     """Ranks on a machine, one a GPU or a CPU core or several; auto: as docs/clusters.md says."""
-    nodes: int | None = key(None, least=1, part=EXECUTION)
+    nodes: int | None = key(None, minimum=1, part=EXECUTION)
     """Machines; None: as many as the launcher has started ranks on."""
     accelerator: str = key("auto", choices=("auto", "cpu", "cuda"), part=EXECUTION)
     """auto | cpu | cuda."""
-    threads: int | None = key(None, least=1, part=EXECUTION)
+    threads: int | None = key(None, minimum=1, part=EXECUTION)
     """CPU threads a rank; None: torch's choice for one rank, a fair part of the cores for several."""
-    executor: str = key("auto", choices=("auto", "one-by-one", "side-by-side"), part=EXECUTION)
-    """one-by-one: the reference | side-by-side: several clients at once | auto: on a GPU the faster, tried first."""
-    lanes: int = key(4, least=1, part=EXECUTION)
+    executor: str = key(
+        "auto",
+        choices=("auto", "sequential", "parallel"),
+        part=EXECUTION,
+        formerly={"one-by-one": "sequential", "side-by-side": "parallel"},
+    )
+    """sequential: the reference | parallel: several clients at once | auto: on a GPU the faster, tried first."""
+    lanes: int = key(4, minimum=1, part=EXECUTION)
     """Clients at once, side by side."""
     deterministic: bool = key(False, part=EXECUTION)
     """The same bits in every run on one kind of GPU, by slower operations, and one by one unless executor is given; on
     a CPU they always are."""
-    minutes: float | None = key(None, least=0, part=EXECUTION)
+    minutes: float | None = key(None, minimum=0, part=EXECUTION)
     """Time for the command: no round begins that would not end by then, by the slowest so far; the same command
     resumes the run. None: no limit."""
     compile: bool = key(False, part=EXECUTION)
@@ -321,5 +326,11 @@ class Config:
 
 KEYS = {each.name: each for each in keys(Config)}
 """Dotted name -> key, of all sections."""
+RENAMED = {
+    f"{each.name.rpartition('.')[0]}.{each.formerly}".lstrip("."): each
+    for each in KEYS.values()
+    if isinstance(each.formerly, str) and each.formerly
+}
+"""Earlier dotted name -> key."""
 PARTS = {each.name: each.metadata.get("part") or SCENARIO for each in fields(Config)}
 """Section, or key without one -> what it is a part of; keys of it may differ."""

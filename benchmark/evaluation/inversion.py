@@ -29,8 +29,8 @@ def step_unavailable(loop: FederatedLoop) -> str | None:
     """Why no gradient follows from a client's reply, in one line; None: it does."""
     if not any(map(trains_clients, weights_phases(loop))) or loop.method.has_personal_encoders:
         return f"inversion/v1: clients of {type(loop.method).__name__} send no weights of a global encoder"
-    if loop.uplink.secure_sums is not None:
-        return "inversion/v1: under privacy.secure_sums the server sees no reply of a single client"
+    if loop.uplink.secure_aggregation is not None:
+        return "inversion/v1: under privacy.secure_aggregation the server sees no reply of a single client"
     if not isinstance(loop.method.configure_optimizers(), torch.optim.SGD):
         return "inversion/v1: clients do not train by torch.optim.SGD, of which one step shows the gradient"
     return None

@@ -13,8 +13,8 @@ from benchmark.distributed.collectives import run_and_gather
 from benchmark.errors import ConfigError, DivergedError
 from benchmark.execution.base import VisitResult
 from benchmark.execution.sequential import SequentialExecutor
-from benchmark.federation.attendance import Attendance
 from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.participation import Participation
 from benchmark.federation.scheduling import VisitCosts
 from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams
@@ -137,7 +137,7 @@ def _reference_replies(loop: FederatedLoop, data: FederatedDataModule, classes: 
     with loop.scratch_copy() as own:
         own.streams, own.executor, own.costs = streams, executor, VisitCosts(executor.images)
         own.clients = [Client(client, len(by_id[client])) for client in ids]
-        own.attendance, own.late, own.uplink = Attendance(), frozenset(), Uplink()
+        own.participation, own.late, own.uplink = Participation(), frozenset(), Uplink()
         own.client_state.index = {}  # its clients are new ones
         replies = _replies(own, _client_phases(loop), first=_first_phases(loop))
     return {label: replies[client] for label, client in zip(classes, ids, strict=True)}

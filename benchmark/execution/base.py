@@ -15,14 +15,14 @@ class LocalTrainingConfig:
 
     epochs: passes over a client's data. steps: optimiser steps instead, where given. batch_size: images a step.
     rate_per_step: whether the learning rate's schedule advances within a visit, or once a round.
-    most_epochs: limit of a client's epochs where clients with fewer batches train more; None: all train `epochs`.
+    max_epochs: limit of a client's epochs where clients with fewer batches train more; None: all train `epochs`.
     """
 
     epochs: int
     steps: int | None
     batch_size: int
     rate_per_step: bool = False
-    most_epochs: int | None = None
+    max_epochs: int | None = None
 
 
 @dataclass

@@ -65,7 +65,7 @@ class SequentialExecutor:
     def run(self, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits the clients in order; use a reply before requesting the next one, whose visit may overwrite it."""
         for client in clients:
-            executor = self.others.get(client.kind, self)  # a seat of the server may have a kind of its own
+            executor = self.others.get(client.architecture, self)  # a server worker may have one of its own
             yield executor.finish(executor.begin(inputs, client))
 
     def images(self, phase: Phase, client: Client) -> int:
@@ -150,12 +150,14 @@ class SequentialExecutor:
         self.total_loss.zero_()
         take_step, images = self._local_step(visit, optimizer), 0
         epoch_stream = self.streams.generator("epoch", round=visit.round, phase=phase.name, client=visit.client.id)
-        look: Any = partial(self.data.look, self.fabric.device, held=held, pool=self.data.pool(holder), batch_size=size)
+        plain_batches: Any = partial(
+            self.data.plain_batches, self.fabric.device, held=held, pool=self.data.pool(holder), batch_size=size
+        )
         batches = self._batches(visit, size, epochs=epochs, steps=steps, shuffled=True)
         for index, batch in enumerate(batches):
             if index % visit.batches == 0 and phase.where == "clients":
                 with self.fabric.autocast():
-                    method.start_epoch(look, epoch_stream)
+                    method.start_epoch(plain_batches, epoch_stream)
             if index % visit.batches < phase.skip:
                 self._pass(visit, batch)
                 continue
@@ -169,13 +171,13 @@ class SequentialExecutor:
         return self.total_loss.clone(), images
 
     def _epochs(self, holder: int | None) -> int:
-        """Epochs over a client's images, or over the public ones; more for few batches, under `most_epochs`."""
+        """Epochs over a client's images, or over the public ones; more for few batches, under `max_epochs`."""
         training = self.training
-        if training.most_epochs is None:
+        if training.max_epochs is None:
             return training.epochs
         batches = self.data.batches_per_epoch(holder, training.batch_size, smallest=1)
         wanted = training.epochs * (self.data.largest // training.batch_size + 1)  # FedU2's code
-        return max(1, min(wanted // batches, training.most_epochs))
+        return max(1, min(wanted // batches, training.max_epochs))
 
     def _local_step(self, visit: Visit, optimizer: torch.optim.Optimizer) -> Callable[[Any], None]:
         """A local step by Lightning's hooks, as a function of its batch; it adds its loss to `total_loss`."""

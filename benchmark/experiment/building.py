@@ -8,8 +8,8 @@ from omegaconf import DictConfig
 
 from benchmark.execution.base import Executor
 from benchmark.experiment import factory, privacy
-from benchmark.federation.attendance import Attendance
 from benchmark.federation.loop import FederatedLoop
+from benchmark.federation.participation import Participation
 from benchmark.federation.uplink import Uplink
 from methods.base import Client
 
@@ -40,14 +40,14 @@ def build_loop(
         clients,
         resident.streams,
         rounds=config.federation.rounds,
-        attendance=Attendance() if everybody else factory.attendance(config),
+        participation=Participation() if everybody else factory.participation(config),
         folder=folder,
         config_hash=config_hash,
         accountant=accountant,
         uplink=Uplink(
             accountant.updates,
             factory.compression(config, built) if compressed else None,
-            privacy.secure_sums(config, built, clients),
+            privacy.secure_aggregation(config, built, clients),
         ),
         execution_environment=environment,
     )

@@ -197,18 +197,18 @@ class Clients(Sequence[Client]):
     """The clients that train, in order of id; made on access, so that a hundred thousand need no memory.
 
     Args:
-        parts: image indices by client id. absent: client that does not train. kinds: architecture by id, where not
-            "default". names: by id, where they have some.
+        parts: image indices by client id. absent: client that does not train. architectures: by id if not "default".
+            names: by id, where they have some.
     """
 
     def __init__(
         self,
         parts: Sequence[np.ndarray],
         absent: int | None = None,
-        kinds: Mapping[int, str] | None = None,
+        architectures: Mapping[int, str] | None = None,
         names: Sequence[str] = (),
     ) -> None:
-        self.parts, self.absent, self.kinds, self.names = parts, absent, kinds or {}, names
+        self.parts, self.absent, self.architectures, self.names = parts, absent, architectures or {}, names
 
     def __len__(self) -> int:
         return len(self.parts) - (self.absent is not None)
@@ -220,7 +220,7 @@ class Clients(Sequence[Client]):
             return [self[k] for k in position]
         client = position + (self.absent is not None and position >= self.absent)
         name = self.names[client] if self.names else ""
-        return Client(client, len(self.parts[client]), self.kinds.get(client, "default"), name)
+        return Client(client, len(self.parts[client]), self.architectures.get(client, "default"), name)
 
 
 def clients(
@@ -228,24 +228,28 @@ def clients(
 ) -> Clients:
     """The clients that train; where the method uses public images, their owner or `public.absent` does not."""
     absent = absent_client(config, len(parts)) if built.uses_public_images else None
-    kinds: dict[int, str] = {}
+    architectures: dict[int, str] = {}
     others: Any = OmegaConf.to_container(config.federation.encoders)
-    for kind, section in others.items():
+    for architecture, section in others.items():
         chosen = section.get("clients", [])
         if not fits(chosen, list[int]):
-            raise ConfigError(f"federation.encoders.{kind}.clients={chosen}: give a list of ids, e.g. [0,1]")
+            raise ConfigError(f"federation.encoders.{architecture}.clients={chosen}: give a list of ids, e.g. [0,1]")
         for client in chosen:
-            if not 0 <= client < len(parts) or client in kinds:
-                problem = f"has {kinds[client]!r} already" if client in kinds else f"is none of 0 to {len(parts) - 1}"
-                raise ConfigError(f"federation.encoders.{kind}.clients: client {client} {problem}")
-            kinds[client] = str(kind)
-    made = Clients(parts, absent, kinds, names)
+            if not 0 <= client < len(parts) or client in architectures:
+                problem = (
+                    f"has {architectures[client]!r} already"
+                    if client in architectures
+                    else f"is none of 0 to {len(parts) - 1}"
+                )
+                raise ConfigError(f"federation.encoders.{architecture}.clients: client {client} {problem}")
+            architectures[client] = str(architecture)
+    made = Clients(parts, absent, architectures, names)
     if not len(made):
         raise ConfigError("the only client's images are public, so nobody is left to train: raise partition.clients")
-    run = {client.kind for client in made} if kinds else {"default"}
-    for kind in ("default", *others):
-        if kind not in run:
-            where = "encoder" if kind == "default" else f"federation.encoders.{kind}"
+    run = {client.architecture for client in made} if architectures else {"default"}
+    for architecture in ("default", *others):
+        if architecture not in run:
+            where = "encoder" if architecture == "default" else f"federation.encoders.{architecture}"
             raise ConfigError(f"{where}: no client that takes part runs it; give it some, or leave it out")
     return made
 

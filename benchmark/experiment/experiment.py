@@ -1,11 +1,12 @@
 """An experiment: a config and its run folder, from which a run is built, resumed, evaluated or only read."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 
+from lightning.fabric import Fabric
 from omegaconf import DictConfig
 
 from benchmark.configuration.compose import load, merge, save
@@ -26,16 +27,17 @@ from benchmark.experiment.extension import copy_checkpoint
 from benchmark.experiment.initial_weights import fetch_weights
 from benchmark.experiment.lock import lock_folder
 from benchmark.experiment.run import Run, execution_environment
+from benchmark.federation.loop import FederatedLoop
 from benchmark.rng import Streams, cohort_size
 from benchmark.runtime import enable_garbage_collection
 from benchmark.tracking.loggers import end_on_error, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import commit, external_classes, images_hash, partition_hash
 from benchmark.tracking.record import headline, lacks_best_round
+from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source
 from eval.protocol import find
 from leaderboards import schema, store
-from methods.base import FederatedMethod
 from methods.core.recalibration import has_batch_norm
 
 
@@ -218,12 +220,7 @@ class Experiment:
         # names of folders decide a natural partition, and the images' hash does not cover them
         natural = [partition_hash(module.parts)[:16]] if is_natural(config.partition) else []
         hashes = [images.sha256[:16], *natural, *([public[:16]] if public and method.uses_public_images else [])]
-        reference = on_rank_zero(fabric, lambda: hashes)
-        with raise_on_all_ranks(fabric):
-            if reference != hashes:
-                raise ConfigError(
-                    "the ranks have other images or clients: data.class and partition.class must not draw"
-                )
+        self._refuse_other_data(fabric, hashes)
         loop = build_loop(
             config,
             executor,
@@ -234,6 +231,32 @@ class Experiment:
         )
         for name in transfer_targets(protocols) if training else ():
             rank_zero_first(fabric, partial(other, name))  # a missing data set is reported now, not after the training
+        self._refuse_impossible(loop, module, protocols)
+        scoring = self._scoring(loop, module, other)
+        scoring.check_inputs(protocols)
+        return Run(config, self.name, self.folder, self.display, fabric, module, loop, scoring, external)
+
+    def _refuse_other_data(self, fabric: Fabric, hashes: list[str]) -> None:
+        """ConfigError on all ranks where one has other images or clients than rank 0."""
+        reference = on_rank_zero(fabric, lambda: hashes)
+        with raise_on_all_ranks(fabric):
+            if reference != hashes:
+                raise ConfigError(
+                    "the ranks have other images or clients: data.class and partition.class must not draw"
+                )
+
+    def _scoring(self, loop: FederatedLoop, module: FederatedDataModule, other: Callable[[str], Source]) -> Scoring:
+        """What scores the run's encoders. other: name of another data set -> that set."""
+        config, method = self.config, loop.method
+        size = config.evaluation.batch_size
+        evaluator = Evaluator(method, module, loop.streams, other, batch_size=size, device=loop.fabric.device)
+        untrained = not method.phases or loop.rounds == 0
+        uses_batch_norm = any(has_batch_norm(network) for network in method.architectures.values())
+        recalibrated = uses_batch_norm and (untrained or method.batch_norm == "local")
+        return Scoring(loop, evaluator, recalibrated, config.data.name, config.method["name"], self.display)
+
+    def _refuse_impossible(self, loop: FederatedLoop, module: FederatedDataModule, protocols: Sequence[str]) -> None:
+        """ConfigError where the config asks for what the images, the clients or the protocols do not allow."""
         for kind in (find(name).requires for name in protocols):
             if kind in REVISITS and (unavailable := REVISITS[kind].unavailable(loop, module)) is not None:
                 raise ConfigError(unavailable)
@@ -243,34 +266,6 @@ class Experiment:
                 f"privacy.epsilon: the first noisy release exceeds the privacy budget: {reason}; "
                 "raise privacy.epsilon, or add noise"
             )
-        untrained = not method.phases or loop.rounds == 0
-        uses_batch_norm = any(has_batch_norm(network) for network in method.architectures.values())
-        run = Run(
-            config=config,
-            name=self.name,
-            folder=self.folder,
-            display=self.display,
-            fabric=fabric,
-            data=module,
-            loop=loop,
-            scoring=Scoring(
-                loop,
-                Evaluator(
-                    method, module, streams, other, batch_size=config.evaluation.batch_size, device=fabric.device
-                ),
-                uses_batch_norm and (untrained or method.batch_norm == "local"),
-                config.data.name,
-                config.method["name"],
-                self.display,
-            ),
-            external=external,
-        )
-        self._refuse_impossible(method, images, protocols)
-        run.scoring.check_inputs(protocols)
-        return run
-
-    def _refuse_impossible(self, method: FederatedMethod, images: Source, protocols: Sequence[str]) -> None:
-        """ConfigError where the config asks for what the images or the protocols do not allow."""
         if (probe := self.config.evaluation.best_on_test) is not None and (
             probe not in protocols or find(probe).requires or find(probe).headline != "accuracy"
         ):
@@ -278,9 +273,9 @@ class Experiment:
                 f"evaluation.best_on_test={probe}: give a protocol that is also in evaluation.protocols, and that "
                 "scores an accuracy of features, as linear/v1 does"
             )
-        if method.objective.labels and not images.labelled:
+        if loop.method.objective.labels and not module.source.labelled:
             raise ConfigError(
-                f"objective={self.config.objective['name']} trains on labels, and {images.name} has no two "
+                f"objective={self.config.objective['name']} trains on labels, and {module.source.name} has no two "
                 "classes: choose another objective"
             )
 

@@ -79,8 +79,8 @@ def export_encoder(run: Run, record: Record, file: Path, *, format: str | None =
 
 def architecture(run: Run, encoder: nn.Module, name: str) -> dict[str, Any]:
     """What builds the encoder: its class and arguments, and its library's model where it is one."""
-    kinds = run.config.federation.encoders
-    section: Any = OmegaConf.to_container(kinds.get(name, run.config.encoder), resolve=True)
+    architectures = run.config.federation.encoders
+    section: Any = OmegaConf.to_container(architectures.get(name, run.config.encoder), resolve=True)
     given = {key: value for key, value in section.items() if key not in LEFT_OUT}
     filled_in = {"in_channels": run.data.source.train.images.shape[1], "image_size": run.data.recipe.size}
     takes = arguments(locate(section, "encoder"))

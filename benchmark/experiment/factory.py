@@ -30,8 +30,8 @@ from benchmark.execution.parallel import ParallelExecutor
 from benchmark.execution.sequential import SequentialExecutor, check_skip
 from benchmark.experiment.data import partition_data
 from benchmark.experiment.encoder import build as build_encoder
-from benchmark.federation.attendance import Attendance
 from benchmark.federation.compression import Compression
+from benchmark.federation.participation import Participation
 from benchmark.federation.updates import combined_entries
 from benchmark.rng import Streams, isolated
 from datamodules.federated import FederatedDataModule
@@ -91,17 +91,17 @@ def method(config: DictConfig, images: Source) -> FederatedMethod:
     for where, section in named_classes(config):  # all of them, before the first is called
         locate(section, where)
     built = method_over(config, sections, images, sections["encoder"], "encoder")
-    for kind, section in sections["federation"]["encoders"].items():
+    for name, section in sections["federation"]["encoders"].items():
         if not type(built).mixes:
             raise ConfigError(
                 f"federation.encoders: all clients of {type(built).__name__} run one architecture; those of FLESD and "
                 "FedMKD, which average no weights, may run several"
             )
-        where = f"federation.encoders.{kind}"
-        if kind in ("default", "global"):
+        where = f"federation.encoders.{name}"
+        if name in ("default", "global"):
             raise ConfigError(f"{where}: this name is taken, give another one")
         architecture = {key: value for key, value in section.items() if key != "clients"}
-        built.others[kind] = method_over(config, sections, images, architecture, where)
+        built.others[name] = method_over(config, sections, images, architecture, where)
     return built
 
 
@@ -195,7 +195,7 @@ def data(
         channels_last=config.training.channels_last,
         dtype=built.dtype,
         drop_last=config.training.drop_last,
-        smallest=smallest_batch(config, built),
+        smallest=min_batch_size(config, built),
         compiled=config.compile,
         seed=Streams(config.seed).seed_for("trainer"),
     )
@@ -206,33 +206,33 @@ def data(
     return module
 
 
-def smallest_batch(config: DictConfig, built: FederatedMethod) -> int:
+def min_batch_size(config: DictConfig, built: FederatedMethod) -> int:
     """Fewest images of an epoch's last batch; refuses one image where BatchNorm would have one value a channel."""
-    given = config.training.smallest_batch
+    given = config.training.min_batch_size
     if given == 1 and any(isinstance(module, torch.nn.BatchNorm1d) for module in built.modules()):
         raise ConfigError(
-            "training.smallest_batch=1: BatchNorm in the heads cannot train on one image: set training.smallest_batch=2"
+            "training.min_batch_size=1: BatchNorm in the heads cannot train on one image: set training.min_batch_size=2"
         )
     if given == 1 and built.objective.needs_two:
         raise ConfigError(
-            f"training.smallest_batch=1: the loss of {type(built.objective).__name__} is not defined for one image: "
-            "set training.smallest_batch=2"
+            f"training.min_batch_size=1: the loss of {type(built.objective).__name__} is not defined for one image: "
+            "set training.min_batch_size=2"
         )
-    return int(built.objective.smallest_batch if given is None else given)
+    return int(built.objective.min_batch_size if given is None else given)
 
 
 def local_training(config: DictConfig) -> LocalTrainingConfig:
     """Length of a visit's local training."""
     training = config.training
     return LocalTrainingConfig(
-        training.epochs, training.steps, training.batch_size, config.schedule.per == "step", training.most_epochs
+        training.epochs, training.steps, training.batch_size, config.schedule.per == "step", training.max_epochs
     )
 
 
-def attendance(config: DictConfig) -> Attendance:
+def participation(config: DictConfig) -> Participation:
     """Which clients a round draws, and which of them reply."""
     federation, poisson = config.federation, config.privacy.sampling == "poisson"
-    return Attendance(
+    return Participation(
         federation.participation, federation.availability, federation.dropout, federation.deadline, poisson
     )
 
@@ -258,7 +258,7 @@ def executor(
 ) -> SequentialExecutor | ParallelExecutor | AutotunedExecutor:
     """The executor of client visits; on a CPU parallel visits are not faster, so `auto` means sequential there."""
     if reference.method.others:
-        if config.compile or config.executor == "side-by-side":
+        if config.compile or config.executor == "parallel":
             raise ConfigError(
                 "federation.encoders: clients of several architectures are visited one by one and not compiled: leave "
                 "executor and compile out"
@@ -266,10 +266,10 @@ def executor(
         return reference
     on_gpu = reference.fabric.device.type == "cuda"
     timed = on_gpu and not config.compile and not config.deterministic  # a choice by time differs from run to run
-    if config.executor == "one-by-one" or (config.executor == "auto" and not timed):
+    if config.executor == "sequential" or (config.executor == "auto" and not timed):
         return reference
     parallel = ParallelExecutor(reference, config.lanes, CudaGraphs if on_gpu else None)
-    return parallel if config.executor == "side-by-side" else AutotunedExecutor(reference, parallel)
+    return parallel if config.executor == "parallel" else AutotunedExecutor(reference, parallel)
 
 
 def fabric(config: DictConfig, processes: RankProcesses) -> Fabric:

@@ -1,4 +1,4 @@
-"""Builds what the config's section `privacy` asks for: the accountant, noise on clients' updates, secure sums."""
+"""Builds what the config's section `privacy` asks for: accountant, noise on clients' updates, secure aggregation."""
 
 import math
 from collections import Counter
@@ -12,7 +12,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import factory
 from benchmark.federation.accountant import PrivacyAccountant, Release, noise_multiplier
 from benchmark.federation.clipping import SPREAD, Clipping
-from benchmark.federation.secure_sums import SecureSums
+from benchmark.federation.secure_aggregation import SecureAggregation
 from benchmark.federation.update_privacy import UpdatePrivacy
 from benchmark.federation.updates import combined_entries, refuse_single
 from benchmark.rng import Streams, cohort_size
@@ -44,23 +44,25 @@ def accountant(config: DictConfig, method: FederatedMethod, clients: Sequence[Cl
     return made
 
 
-def secure_sums(config: DictConfig, method: FederatedMethod, clients: Sequence[Client]) -> SecureSums | None:
+def secure_aggregation(
+    config: DictConfig, method: FederatedMethod, clients: Sequence[Client]
+) -> SecureAggregation | None:
     """Masks on what the clients' replies are averaged or summed from, or None."""
-    if not config.privacy.secure_sums:
+    if not config.privacy.secure_aggregation:
         if config.privacy.range != KEYS["privacy.range"].default:
-            raise ConfigError("privacy.range needs privacy.secure_sums=true")
+            raise ConfigError("privacy.range needs privacy.secure_aggregation=true")
         return None
     if config.compression.name != "none":
         raise ConfigError(
-            f"privacy.secure_sums and compression.name={config.compression.name}: masked numbers have 32 bits and one "
-            "step for all clients, so compression would save nothing: choose one of them"
+            f"privacy.secure_aggregation and compression.name={config.compression.name}: masked numbers have 32 bits "
+            "and one step for all clients, so compression would save nothing: choose one of them"
         )
-    refuse_single(method, config.federation.rounds, "privacy.secure_sums")
+    refuse_single(method, config.federation.rounds, "privacy.secure_aggregation")
     phases = [phase for round in range(max(1, config.federation.rounds)) for phase in method.plan(round)]
     size = min(phase.batch_size or config.training.batch_size for phase in phases)
     examples = max(client.examples for client in clients)
     weights = {"examples": examples, "batches": math.ceil(examples / size), "clients": 1}
-    return SecureSums(config.privacy.range, weights, method.dtype, Streams(config.seed))
+    return SecureAggregation(config.privacy.range, weights, method.dtype, Streams(config.seed))
 
 
 def _updates(config: DictConfig, method: FederatedMethod, clients: Sequence[Client]) -> UpdatePrivacy | None:
@@ -95,17 +97,17 @@ def _updates(config: DictConfig, method: FederatedMethod, clients: Sequence[Clie
     multiplier = given.noise_multiplier
     if multiplier is None:
         multiplier = _solved(config, method, len(clients))
-    attendance = factory.attendance(config)
-    cohort: float = cohort_size(len(clients), attendance.participation)
-    if attendance.poisson:
-        cohort = attendance.expected(len(clients))
+    participation = factory.participation(config)
+    cohort: float = cohort_size(len(clients), participation.share)
+    if participation.poisson:
+        cohort = participation.expected(len(clients))
     if given.clipping == "adaptive" and multiplier >= 2 * SPREAD * cohort:
         raise ConfigError(
             f"privacy.clipping=adaptive: rounds of {cohort:g} clients allow a privacy.noise_multiplier below "
             f"{2 * SPREAD * cohort:g}, and it is {multiplier:.3g}: draw more clients, or leave it out"
         )
     clipping = Clipping(given.clipping, given.clip, given.quantile, cohort)
-    sampling = attendance.participation if attendance.poisson else None
+    sampling = participation.share if participation.poisson else None
     return UpdatePrivacy(given.mechanism, clipping, multiplier, Streams(config.seed), sampling)
 
 
@@ -149,13 +151,13 @@ def _check_noise(config: DictConfig) -> None:
 
 def _solved(config: DictConfig, method: FederatedMethod, clients: int) -> float:
     """The least noise multiplier with which no client spends more than the budget in the planned rounds."""
-    attendance, streams = factory.attendance(config), Streams(config.seed)
+    participation, streams = factory.participation(config), Streams(config.seed)
     given = config.privacy
     sensitivity = 1 if given.mechanism == "central" else 2
-    sampling = attendance.participation if attendance.poisson else 1.0
+    sampling = participation.share if participation.poisson else 1.0
     releases: Counter[int] = Counter()
     for round in range(config.federation.rounds):
-        drawn = range(clients) if attendance.poisson else attendance.drawn(streams, round, clients)
+        drawn = range(clients) if participation.poisson else participation.drawn(streams, round, clients)
         for phase in method.plan(round):
             if combined_entries(phase):
                 releases.update(range(clients) if phase.cohort == "all" else drawn)

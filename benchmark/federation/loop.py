@@ -23,17 +23,17 @@ from benchmark.errors import OutOfTimeError
 from benchmark.execution.base import Executor, PhaseInputs, VisitResult
 from benchmark.federation.accountant import PrivacyAccountant
 from benchmark.federation.aggregation import Aggregation, RankReplies
-from benchmark.federation.attendance import Attendance
 from benchmark.federation.checkpoint import Checkpoint
 from benchmark.federation.client_state import ClientState, LocalParts
 from benchmark.federation.communication import CommunicationLedger
 from benchmark.federation.divergence import check_replies, check_visit
 from benchmark.federation.metrics import VisitReport, round_line
+from benchmark.federation.participation import Participation
 from benchmark.federation.scheduling import VisitCosts, assign_clients
 from benchmark.federation.uplink import PhaseUplink, Uplink
 from benchmark.rng import Streams
 from methods import trees
-from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, Tree, Turn
+from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, RoundContext, Tree
 from methods.core.recalibration import RECALIBRATE
 
 
@@ -71,7 +71,7 @@ class FederatedLoop:
         executor: visits the clients.
         clients: those that train, in the order of their ids; an index is not always an id.
         streams: random generators of the run.
-        rounds: R. attendance: which clients are drawn for a round, and which of them reply.
+        rounds: R. participation: which clients are drawn for a round, and which of them reply.
         folder: of checkpoint and client states.
         config_hash: a checkpoint of another config is refused.
         uplink: what replies pass on their way to the server.
@@ -88,7 +88,7 @@ class FederatedLoop:
         streams: Streams,
         *,
         rounds: int,
-        attendance: Attendance,
+        participation: Participation,
         folder: Path,
         config_hash: str,
         accountant: PrivacyAccountant,
@@ -96,7 +96,7 @@ class FederatedLoop:
         execution_environment: Callable[[Executor], dict[str, Any]] = lambda executor: {},
     ) -> None:
         self.fabric, self.method, self.executor, self.clients = fabric, method, executor, clients
-        self.streams, self.rounds, self.attendance = streams, rounds, attendance
+        self.streams, self.rounds, self.participation = streams, rounds, participation
         self.accountant, self.execution_environment = accountant, execution_environment
         self.uplink = uplink
         self.checkpoint = Checkpoint(folder, config_hash)
@@ -170,24 +170,24 @@ class FederatedLoop:
 
     def cohort(self, round: int) -> Sequence[int]:
         """Indices into `clients` of those drawn for a round."""
-        return self.attendance.drawn(self.streams, round, len(self.clients))
+        return self.participation.drawn(self.streams, round, len(self.clients))
 
     def replying(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
         """Indices into `clients` of those of a round's cohort that reply."""
-        return self.attendance.replying(self.streams, round, cohort, self.late)
+        return self.participation.replying(self.streams, round, cohort, self.late)
 
     @cached_property
     def late(self) -> frozenset[int]:
         """Indices of the clients that miss the deadline, in every round."""
         sampled = (phase for phase in self.plan(0) if phase.where == "clients" and phase.cohort != "all")
-        if self.attendance.deadline is None or (first := next(sampled, None)) is None:
+        if self.participation.deadline is None or (first := next(sampled, None)) is None:
             return frozenset()
-        return self.attendance.late(self.streams, [self.executor.images(first, client) for client in self.clients])
+        return self.participation.late(self.streams, [self.executor.images(first, client) for client in self.clients])
 
     @property
     def expected_replies(self) -> float:
         """The mean number of replies in a round whose cohort is a Poisson sample."""
-        return self.attendance.expected(len(self.clients) - len(self.late))
+        return self.participation.expected(len(self.clients) - len(self.late))
 
     def run_round(self, round: int, plan: Sequence[Phase] | None = None) -> dict[str, Any]:
         """One round; returns its line: loss, images, client seconds, bytes by entry, notes, epsilon of its clients.
@@ -233,14 +233,14 @@ class FederatedLoop:
         return phases
 
     def members(self, phase: Phase, cohort: Sequence[int]) -> Sequence[Client]:
-        """Members of a phase: the cohort, all clients, or the seats, which stand for the server in its own phases."""
+        """Members of a phase: the cohort, all clients, or the server workers, in the server's own phases."""
         if phase.where == "clients":
             return self.clients if phase.cohort == "all" else [self.clients[k] for k in cohort]
-        seats = self.method.seats(self.server)
-        for seat in seats:
-            if seat.id >= 0:
-                raise MethodError(f"seat {seat.id} has a client's id: give the server's seats negative ids")
-        return seats
+        workers = self.method.server_workers(self.server)
+        for worker in workers:
+            if worker.id >= 0:
+                raise MethodError(f"server worker {worker.id} has a client's id: give server workers negative ids")
+        return workers
 
     def run_phase(
         self,
@@ -255,9 +255,9 @@ class FederatedLoop:
         lost: clients that are sent the phase's message too, and never reply.
         """
         stream = self.streams.generator("server", round=round, phase=phase.name)
-        turn = Turn(round, self.rounds, phase, members, self.clients, stream)
+        round_context = RoundContext(round, self.rounds, phase, members, self.clients, stream)
         reached = sorted([*members, *lost], key=attrgetter("id"))
-        mail: Mail = self.method.hook("send", phase)(self.server, replace(turn, members=reached))
+        mail: Mail = self.method.hook("send", phase)(self.server, replace(round_context, members=reached))
         for client in members:
             inbox[client.id].update(mail.to(client.id))
         private = {entry for message in mail.private.values() for entry in message}
@@ -290,7 +290,9 @@ class FederatedLoop:
         check_replies(replies, round, phase)
         if not members and not replies:  # a Poisson sample may draw nobody
             return reports
-        self.server = broadcast(self.fabric, lambda: self.method.hook("update", phase)(self.server, turn, replies))
+        self.server = broadcast(
+            self.fabric, lambda: self.method.hook("update", phase)(self.server, round_context, replies)
+        )
         return reports
 
     def collect_result(self, result: VisitResult, aggregation: Aggregation, uplink: PhaseUplink) -> VisitReport:
@@ -317,8 +319,8 @@ class FederatedLoop:
             self.accountant.load(state["account"])
             return
         start, stream = Phase("start", work="none"), self.streams.generator("server")
-        turn = Turn(0, self.rounds, start, self.clients, self.clients, stream)
-        self.server = trees.to(self.method.init_server(turn), self.fabric.device, self.method.dtype)
+        round_context = RoundContext(0, self.rounds, start, self.clients, self.clients, stream)
+        self.server = trees.to(self.method.init_server(round_context), self.fabric.device, self.method.dtype)
 
     def record_environment(self) -> None:
         """Appends the present execution environment where it differs from the last one."""

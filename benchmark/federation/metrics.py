@@ -53,12 +53,12 @@ def mean_loss(reports: Sequence[VisitReport]) -> float | None:
 
 
 def summaries(notes: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Minimum, mean and maximum of each number that visits have attached, by name: "least", "mean", "most"."""
+    """Minimum, mean and maximum of each number that visits have attached, by name: "min", "mean", "max"."""
     values: dict[str, list[float]] = defaultdict(list)
     for visit_notes in notes:
         for name, value in visit_notes.items():
             values[name].append(value)
     return {
-        name: {"least": min(sample), "mean": sum(sample) / len(sample), "most": max(sample)}
+        name: {"min": min(sample), "mean": sum(sample) / len(sample), "max": max(sample)}
         for name, sample in values.items()
     }

@@ -27,7 +27,7 @@ from benchmark.rng import Streams
 from methods import trees
 from methods.base import Mean, Message, MethodError, Phase, Reduction, Replies, Sum, Tree
 
-WITHIN = "within_clip"
+UNDER_CLIP = "within_clip"
 """Entry of a reply under an adaptive clip: whether the update was within it."""
 
 
@@ -57,7 +57,7 @@ class UpdatePrivacy(Stage):
         """Means of updates count clients equally."""
         covered = combined_entries(phase)
         means = {entry: Mean("clients") for entry in covered if isinstance(phase.uplink[entry], Mean)}
-        within = {WITHIN: Sum()} if covered and self.clipping.adaptive else {}
+        within = {UNDER_CLIP: Sum()} if covered and self.clipping.adaptive else {}
         return {**reductions, **means, **within}
 
     def multipliers(self, phase: Phase) -> dict[str, float]:
@@ -105,7 +105,7 @@ class UpdatePrivacy(Stage):
             stream = self.streams.generator("noise", round=visit.round, phase=visit.phase.name, client=visit.client.id)
             message = {**message, **{entry: self._noisy(message[entry], 1.0, stream) for entry in entries}}
         if covered and self.clipping.adaptive:
-            message = {**message, WITHIN: {"n": torch.tensor(0.5 if within else -0.5)}}
+            message = {**message, UNDER_CLIP: {"n": torch.tensor(0.5 if within else -0.5)}}
         return replace(reply, message=message)
 
     @torch.no_grad()
@@ -117,7 +117,7 @@ class UpdatePrivacy(Stage):
             return replies
         stream, values = self.streams.generator("noise", round=exchange.round, phase=phase.name), dict(replies)
         clients = len(replies.clients) if self.sampling is None else exchange.expected
-        within = values.pop(WITHIN, {"n": torch.zeros(())})["n"]
+        within = values.pop(UNDER_CLIP, {"n": torch.zeros(())})["n"]
         if self.sampling is not None:
             values |= {entry: self._expected_mean(phase, entry, replies, common, clients) for entry in covered}
         for entry in (entry for entry in covered if entry in values):
@@ -147,7 +147,7 @@ class UpdatePrivacy(Stage):
 
     def describe(self, phase: Phase, entry: str) -> str | None:
         """A covered entry's protection, for the privacy sheet."""
-        if entry == WITHIN and self.clipping.adaptive:
+        if entry == UNDER_CLIP and self.clipping.adaptive:
             return "whether the update was within the clip; its noise is a part of that of the updates"
         if entry not in combined_entries(phase):
             return None

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from benchmark.execution.base import VisitResult
 from benchmark.federation.compression import Compression
-from benchmark.federation.secure_sums import SecureSums, is_masked
+from benchmark.federation.secure_aggregation import SecureAggregation, is_masked
 from benchmark.federation.stages import Exchange, Reply, Stage
 from benchmark.federation.update_privacy import UpdatePrivacy
 from methods.base import Client, Message, Phase, Reduction, Replies, Tree
@@ -16,19 +16,19 @@ class Uplink:
 
     Args:
         updates: clip and noise; None: none. compression: of updates; None: they are sent as they are.
-        secure_sums: masks on what is averaged or summed; None: no masks.
+        secure_aggregation: masks on what is averaged or summed; None: no masks.
     """
 
     def __init__(
         self,
         updates: UpdatePrivacy | None = None,
         compression: Compression | None = None,
-        secure_sums: SecureSums | None = None,
+        secure_aggregation: SecureAggregation | None = None,
     ) -> None:
-        self.updates, self.secure_sums = updates, secure_sums
+        self.updates, self.secure_aggregation = updates, secure_aggregation
         # a client's own noise is added before compression, which changes no guarantee; else a clip bounds what is sent
         first, second = (updates, compression) if updates and updates.mechanism == "local" else (compression, updates)
-        self.stages: list[Stage] = [stage for stage in (first, second, secure_sums) if stage is not None]
+        self.stages: list[Stage] = [stage for stage in (first, second, secure_aggregation) if stage is not None]
 
     def reductions(self, phase: Phase) -> Mapping[str, Reduction]:
         """How the replies of a phase are combined, by entry; masks leave that as it is."""
@@ -36,7 +36,7 @@ class Uplink:
 
     def masks(self, phase: Phase, entry: str) -> bool:
         """Whether the server gets an entry under masks."""
-        return self.secure_sums is not None and is_masked(phase, self.reductions(phase).get(entry))
+        return self.secure_aggregation is not None and is_masked(phase, self.reductions(phase).get(entry))
 
     def of_phase(
         self,

@@ -25,8 +25,8 @@ class Case:
     first_round: the file's number of the first round in which clients train.
     absent: the client that does not train.
     exact: largest relative difference in float64. first: of the first step's losses in float32.
-    slips: of the authors, that the scenario's settings make too.
-    usual: settings of the authors that are not the suite's usual ones -> the usual ones.
+    author_bugs: that the scenario's settings make too.
+    default: settings of the authors that are not the suite's defaults -> the defaults.
     """
 
     scenario: str
@@ -36,8 +36,8 @@ class Case:
     absent: ClassVar[int | None] = None
     exact: ClassVar[float] = 1e-6
     first: ClassVar[float] = 1e-6
-    slips: str = ""
-    usual: Mapping[str, Any] = MappingProxyType({})
+    author_bugs: str = ""
+    default: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, file: ParityFile) -> None:
         self.file = file

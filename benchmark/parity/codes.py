@@ -22,7 +22,7 @@ class FedX(Case):
     """FedX, its ablations, and FedAvg over its SimCLR."""
 
     scenario = "fedx/cifar10"
-    usual = MappingProxyType({"training.drop_last": False})
+    default = MappingProxyType({"training.drop_last": False})
     aliases: ClassVar = {"fedx": "predictor"}
     terms: ClassVar = {
         "relation_local": "local_relation", "contrast_global": "global_contrast", "relation_global": "global_relation"
@@ -50,7 +50,7 @@ class FedDecorr(Case):
 
     scenario = "reference"
     method = "feddecorr"
-    usual = MappingProxyType({"objective.num_views": 2})
+    default = MappingProxyType({"objective.num_views": 2})
 
     def overrides(self) -> dict[str, Any]:
         """With the local step of its repository: cross-entropy of one view."""
@@ -69,7 +69,7 @@ class FedDecorr(Case):
 class SSD(Case):
     """SSD, and FedAvg over its alignment and uniformity."""
 
-    usual = MappingProxyType({"training.views": "joint", "training.drop_last": False, "method.weighting": "examples"})
+    default = MappingProxyType({"training.views": "joint", "training.drop_last": False, "method.weighting": "examples"})
 
     def __init__(self, file: ParityFile) -> None:
         super().__init__(file)
@@ -101,8 +101,8 @@ class SSD(Case):
         seed, ssd, start = self.file.seed, self.file.get("ssd"), method.init_server
         width, per_client = ssd["width"], ssd["own_dimensions"]
 
-        def init_server(turn: Any) -> Any:
-            server = start(turn)
+        def init_server(round_context: Any) -> Any:
+            server = start(round_context)
             order = torch.from_numpy(generator(seed, DRAWS, 1).permutation(width))
             for client, scale in server["scales"].items():
                 scale.fill_(1.0)[order[client * per_client : (client + 1) * per_client]] = ssd["alpha"]
@@ -124,11 +124,15 @@ class EasyFL(Case):
         if update not in self.methods:
             raise ConfigError(f"{file.path}: update_predictor={update} is none of {', '.join(self.methods)}")
         self.method = self.methods[update]
-        self.slips = "a client's first target is the online network itself"
+        self.author_bugs = "a client's first target is the online network itself"
         extra = {"method.keep_statistics": False} if self.method == "fedema" else {}
-        self.usual = {"training.views": "joint", "training.drop_last": False, "objective.first_target": "copy"} | extra
+        self.default = {
+            "training.views": "joint",
+            "training.drop_last": False,
+            "objective.first_target": "copy",
+        } | extra
         if self.method == "fedema":
-            self.slips += "; above mu = 0.5 the predictor's running statistics are the client's"
+            self.author_bugs += "; above mu = 0.5 the predictor's running statistics are the client's"
 
     def overrides(self) -> dict[str, Any]:
         """With the widths of the heads, and the options of the method."""
@@ -152,9 +156,9 @@ class FedU2(Case):
     scenario = "fedu2/cifar10"
     method = "fedu2"
     exact = 1e-5  # the authors' solver stops before it is at the minimum
-    slips = "the solver ends before the minimum, for two clients at its start; updates of any length count as 2"
-    usual = MappingProxyType({
-        "training.views": "joint", "training.most_epochs": None, "method.draws": "batch", "method.solver": "exact",
+    author_bugs = "the solver ends before the minimum, for two clients at its start; updates of any length count as 2"
+    default = MappingProxyType({
+        "training.views": "joint", "training.max_epochs": None, "method.draws": "batch", "method.solver": "exact",
         "method.length": "mean", "method.weighting": "examples", "objective.form": "full",
     })  # fmt: skip
     kinds: ClassVar = {"tangents": (0,), "samples": (1,), "directions": (2, DIRECTIONS)}
@@ -190,8 +194,8 @@ class FedSC(Case):
 
     scenario = "fedsc/cifar10"
     method = "fedsc"
-    slips = "the rate is asked for outside the scheduler's step, so that each round's decay counts twice"
-    usual = MappingProxyType({"schedule.name": "cosine"})
+    author_bugs = "the rate is asked for outside the scheduler's step, so that each round's decay counts twice"
+    default = MappingProxyType({"schedule.name": "cosine"})
 
     def overrides(self) -> dict[str, Any]:
         """With the width of its network and the settings of its matrices."""
@@ -214,8 +218,8 @@ class LDAWA(Case):
 
     scenario = "ldawa/cifar100-e1"
     method = "ldawa"
-    slips = "running statistics are scaled by their cosines"
-    usual = MappingProxyType({"method.statistics": "mean"})
+    author_bugs = "running statistics are scaled by their cosines"
+    default = MappingProxyType({"method.statistics": "mean"})
 
     def overrides(self) -> dict[str, Any]:
         """The first round of the method's mean."""
@@ -248,7 +252,11 @@ class LDAWA(Case):
                 trees.put(weights, path, given_weights(visit.client.id, visit.round, ".".join(path), leaf))
             return {"weights": weights}, visit.memory
 
-        set_hooks(method, reply=reply, plan=lambda turn: tuple(replace(phase, work="none") for phase in plan(turn)))
+        set_hooks(
+            method,
+            reply=reply,
+            plan=lambda number: tuple(replace(each, work="none") for each in plan(number)),
+        )
 
 
 class Orchestra(Case):
@@ -258,8 +266,8 @@ class Orchestra(Case):
     method = "orchestra"
     first = 1e-5  # clusterings precede it, and round too
     first_round = 1
-    slips = "the online networks pass over the first view too, whose result is not used"
-    usual = MappingProxyType({
+    author_bugs = "the online networks pass over the first view too, whose result is not used"
+    default = MappingProxyType({
         "training.views": "joint", "training.drop_last": False, "objective.target_first": False,
         "method.start_rows": "random", "method.weighting": "examples",
     })  # fmt: skip
@@ -295,8 +303,8 @@ class Orchestra(Case):
         """The first global centroids, and where local clusters start; the file's memory begins with the oldest row."""
         seed, size, start = self.file.seed, self.file.get("batch_size"), method.init_server
 
-        def init_server(turn: Any) -> Any:
-            server = start(turn)
+        def init_server(round_context: Any) -> Any:
+            server = start(round_context)
             shape = server["centroids"]["mu"].shape
             mu = torch.from_numpy(generator(seed, DRAWS, 100).standard_normal(shape))
             return {**server, "centroids": {"mu": normalize(mu, dim=1).float() * self.file.get("mu_length")}}
@@ -320,8 +328,8 @@ class FLESD(Case):
     scenario = "flesd/cifar10-a1"
     method = "flesd"
     absent = 0
-    slips = "the first batches of each epoch of the distillation make no step, though the anchors are full"
-    usual = MappingProxyType({
+    author_bugs = "the first batches of each epoch of the distillation make no step, though the anchors are full"
+    default = MappingProxyType({
         "training.views": "joint", "objective.form": "full", "method.fill_anchors": False, "method.drop_last": False,
     })  # fmt: skip
 

@@ -33,7 +33,7 @@ from methods.trees import Tree
 def compose_case(case: Case, precision: str, device: str = "auto", **settings: Any) -> DictConfig:
     """The config of a case; settings: further ones, by key."""
     fixed: dict[str, Any] = {"training.precision": precision, "training.channels_last": False, "logger": "csv"}
-    fixed |= {"accelerator": device, "executor": "one-by-one"}
+    fixed |= {"accelerator": device, "executor": "sequential"}
     all_settings = case.overrides() | fixed | settings
     words = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in all_settings.items()]
     return compose(case.scenario, case.method, words)
@@ -51,7 +51,7 @@ def replay(case: Case, precision: str, device: str = "auto", **settings: Any) ->
     method = factory.method(config, views().source)
     load_initial(case, method)
     data = views(
-        dtype=method.dtype, drop_last=config.training.drop_last, smallest=factory.smallest_batch(config, method)
+        dtype=method.dtype, drop_last=config.training.drop_last, smallest=factory.min_batch_size(config, method)
     )
     case.prepare(method, data)
     fabric = one_device(config)

@@ -30,15 +30,15 @@ def lines(case: Case, compared: list[Comparison]) -> Iterator[str]:
 
 
 def effects(case: Case, ours: Numbers, precision: str, accelerator: str) -> Iterator[Effect]:
-    """What each setting of the authors does to the run, beside the suite's usual value."""
+    """What each setting of the authors does to the run, beside the suite's default value."""
     config = compose_case(case, precision)
-    for key, usual in case.usual.items():
+    for key, default in case.default.items():
         authors = OmegaConf.select(config, key)
-        if authors == usual:  # as short last batches, where the file keeps them
+        if authors == default:  # as short last batches, where the file keeps them
             continue
-        all_differences = list(differences(replay(case, precision, accelerator, **{key: usual}), ours))
+        all_differences = list(differences(replay(case, precision, accelerator, **{key: default}), ours))
         seen = [difference for difference in all_differences if difference.ours and difference.theirs]
-        yield Effect(key, str(authors), str(usual), *_largest_of_each(case, seen))
+        yield Effect(key, str(authors), str(default), *_largest_of_each(case, seen))
 
 
 def result(case: Case, compared: list[Comparison], measured: Iterable[Effect] = ()) -> Result:
@@ -57,7 +57,7 @@ def result(case: Case, compared: list[Comparison], measured: Iterable[Effect] = 
         clients=len(file.sizes),
         rounds=file.get("rounds"),
         steps=_steps(file),
-        slips=case.slips,
+        author_bugs=case.author_bugs,
         precisions={
             PRECISIONS[comparison.precision]: Precision(*_largest_of_each(case, comparison.differences))
             for comparison in compared

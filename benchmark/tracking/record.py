@@ -119,11 +119,12 @@ def privacy(loop: FederatedLoop, spent: Mapping[int, float]) -> dict[str, Any]:
         fields["clients"] = {str(client): value for client, value in spent.items()}
     if (updates := loop.uplink.updates) is not None:
         fields |= {"noise_multiplier": updates.noise_multiplier, "clip": updates.clipping.norm}
-    if loop.uplink.secure_sums is not None:
-        fields["secure_sums"] = True
+    if loop.uplink.secure_aggregation is not None:
+        fields["secure_aggregation"] = True
     for name in ANONYMITY:
-        if noted := [row["notes"][name]["least"] for row in loop.history if name in row.get("notes", {})]:
-            fields[name] = min(noted)
+        notes = [row["notes"][name] for row in loop.history if name in row.get("notes", {})]
+        if notes:
+            fields[name] = min(each["min"] if "min" in each else each["least"] for each in notes)  # least: earlier
     return fields
 
 

@@ -18,7 +18,7 @@ FILE = "parity.json"
 """The table's file in the leaderboards' folder."""
 START = "<!-- parity: written by the parity command from tests/parity -->"
 END = "<!-- end of parity -->"
-USUAL, CHANGED = "cifar10-micro", "cifar10-micro-settings"
+MAIN, CHANGED = "cifar10-micro", "cifar10-micro-settings"
 """The scenario of the suite's rows, and that of rows `ROW+KEY=VALUE`: such a row with one setting of the authors."""
 
 
@@ -36,7 +36,7 @@ class Precision:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a setting of the authors does to a file's run, beside the suite's usual value.
+    """What a setting of the authors does to a file's run, beside the suite's default value.
 
     first: relative difference of the first step's loss; largest: of any step that both runs have; weights: of any
     tensor's fingerprint. None: there is none.
@@ -44,7 +44,7 @@ class Effect:
 
     key: str
     authors: str
-    usual: str
+    default: str
     first: float | None
     largest: float | None
     weights: float | None
@@ -55,7 +55,7 @@ class Result:
     """One parity file beside the suite.
 
     file: its name. method, objective: the suite's that it is of. scenario: with whose settings it was run.
-    driven: what ran of the authors' code. slips: of the authors, that are reproduced. met: within what is allowed.
+    driven: what ran of the authors' code. author_bugs: that are reproduced. met: within what is allowed.
     effects: of settings.
     """
 
@@ -70,7 +70,7 @@ class Result:
     clients: int
     rounds: int
     steps: int
-    slips: str
+    author_bugs: str
     precisions: dict[str, Precision]
     met: bool
     effects: tuple[Effect, ...] = ()
@@ -109,20 +109,20 @@ class Accuracies:
 
     row: str
     setting: str
-    usual: Cell
+    default: Cell
     changed: Cell
     difference: Cell
 
 
 def accuracies(records: Sequence[Record]) -> list[Accuracies]:
     """What each setting of the authors did to accuracy, by setting and row."""
-    usual, changed = ({row.row: row.headline for row in board(records, scenario)} for scenario in (USUAL, CHANGED))
+    default, changed = ({row.row: row.headline for row in board(records, scenario)} for scenario in (MAIN, CHANGED))
     compared = []
     for name, scores in changed.items():
         row, _, setting = name.partition("+")
-        seeds = sorted(scores.keys() & usual.get(row, {}).keys())
+        seeds = sorted(scores.keys() & default.get(row, {}).keys())
         if seeds:
-            pairs = [(usual[row][seed], scores[seed]) for seed in seeds]
+            pairs = [(default[row][seed], scores[seed]) for seed in seeds]
             cells = (*map(Cell.of, zip(*pairs, strict=True)), Cell.of([after - before for before, after in pairs]))
             compared.append(Accuracies(row, setting, *cells))
     return sorted(compared, key=lambda each: (each.setting, each.row))

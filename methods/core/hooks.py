@@ -1,14 +1,27 @@
 """Phase-specific hooks: their names, and the check of a class that defines them."""
 
+import logging
 from typing import Any
 
 from methods.core.validation import MethodError
+
+log = logging.getLogger(__name__)
 
 PHASE_HOOKS = (
     "send", "update", "receive", "reply", "init_client", "training_step", "loss", "observe", "draw",
     "adjust_gradients", "configure_optimizers", "on_train_batch_end",
 )  # fmt: skip
 """Hooks that may have a phase-specific version: `update_correlate` replaces `update` in the phase `correlate`."""
+
+
+EARLIER_NAMES = {"seats": "server_workers", "guards": "protections"}
+
+
+def read_earlier_names(cls: Any) -> None:
+    """Gives a class the hooks that it defines by earlier names, and says what replaces these."""
+    for old in EARLIER_NAMES.keys() & vars(cls).keys():
+        log.warning("%s.%s is %s now", cls.__name__, old, EARLIER_NAMES[old])
+        setattr(cls, EARLIER_NAMES[old], vars(cls)[old])
 
 
 def check_hooks(cls: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from methods.core.parts import Parts
-from methods.core.types import Batch, Client, Turn, Visit
+from methods.core.types import Batch, Client, RoundContext, Visit
 from methods.core.validation import MethodError
 
 
@@ -25,8 +25,8 @@ class TrainerHooks(Parts):
             )
         client = Client(0, examples=getattr(getattr(self.trainer, "datamodule", None), "examples", 1))
         stream = torch.Generator()
-        turn = Turn(0, 1, phase, (client,), (client,), stream)
-        mail = method.hook("send", phase)(method.init_server(turn), turn)
+        round_context = RoundContext(0, 1, phase, (client,), (client,), stream)
+        mail = method.hook("send", phase)(method.init_server(round_context), round_context)
         visit = Visit(0, 1, phase, client, mail.to(0), {}, stream, first=True)
         visit.memory = method.hook("init_client", phase)(visit)
         method.start_visit(visit)
@@ -37,8 +37,8 @@ class TrainerHooks(Parts):
         method: Any = self
         epoch = self.trainer.current_epoch
         method.objective.receive(replace(method.visiting, round=epoch, first=epoch == 0))
-        if (look := getattr(getattr(self.trainer, "datamodule", None), "look", None)) is not None:
-            method.start_epoch(partial(look, self.device), method.stream)
+        if (plain_batches := getattr(getattr(self.trainer, "datamodule", None), "plain_batches", None)) is not None:
+            method.start_epoch(partial(plain_batches, self.device), method.stream)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Sets the learning rate."""

@@ -23,7 +23,7 @@ class Objective(nn.Module):
     labels: whether batches carry labels (supervised references only).
     only_for: class name of the only method that can use this objective; empty: any method can.
     contrastive: whether the loss compares the images of a batch, so that it depends on the batch size.
-    smallest_batch: fewest images of an epoch's short last batch that is trained on.
+    min_batch_size: fewest images of an epoch's short last batch that is trained on.
     needs_two: whether the loss is not defined for a batch of one image.
     separate_views: whether views pass the networks one after the other, so that BatchNorm normalises each by itself;
         False: together. Set by `training.views`.
@@ -39,7 +39,7 @@ class Objective(nn.Module):
     labels = False
     only_for: str = ""
     contrastive = False
-    smallest_batch = 2
+    min_batch_size = 2
     needs_two = False
     separate_views = False
 
@@ -86,10 +86,11 @@ class Objective(nn.Module):
         """Random tensors for the step, drawn outside it; where there are any, `forward` gets them as `draws`."""
         return {}
 
-    def start_epoch(self, look: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
+    def start_epoch(self, plain_batches: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
         """Called before each local epoch, in eval mode and without gradient.
 
-        look: yields the client's images in their order, without augmentation. stream: a CPU generator of this visit.
+        plain_batches: yields the client's images in their order, without augmentation.
+        stream: a CPU generator of this visit.
         """
 
     def add_queue(self, name: str, rows: int, dim: int) -> None:

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from methods import trees
 from methods.core.parts import Parts
-from methods.core.types import Batch, Mail, Mean, Message, Phase, Replies, Turn, Visit
+from methods.core.types import Batch, Mail, Mean, Message, Phase, Replies, RoundContext, Visit
 from methods.core.validation import MethodError
 from methods.trees import Tree
 
@@ -33,7 +33,7 @@ class Recalibration(Parts):
         measures=True,
     )
 
-    def send_recalibrate(self, server: Tree, turn: Turn) -> Mail:
+    def send_recalibrate(self, server: Tree, round_context: RoundContext) -> Mail:
         """The exported weights."""
         return Mail(common={"weights": self.recalibrated(server)})
 
@@ -71,7 +71,7 @@ class Recalibration(Parts):
             layer.momentum = momentum
         return {"statistics": statistics}, visit.memory
 
-    def update_recalibrate(self, server: Tree, turn: Turn, replies: Replies) -> Tree:
+    def update_recalibrate(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The server Tree with the pooled statistics among its weights."""
         pooled: Tree = {}
         for path, value in trees.leaves(replies["statistics"]):

@@ -1,4 +1,4 @@
-"""Data types of a method: phases, messages, turns, visits, outputs, and how the clients' replies are combined.
+"""Data types of a method: phases, messages, round contexts, visits, outputs, and how the clients' replies are combined.
 
 `methods.base` re-exports them; the benchmark reads them and runs what they declare.
 """
@@ -74,7 +74,7 @@ class Phase:
     gather: observe only: how the messages of one client's batches are combined, Sum or Cat.
     data: "private" (the client's own images) or "public".
     cohort: "sampled" (one draw a round, shared by its phases) or "all".
-    where: "clients", or "server": members are `method.seats(server)` and no bytes are counted.
+    where: "clients", or "server": members are `method.server_workers(server)` and no bytes are counted.
     views: recipe names, augment | local | plain | rotate | other; None: the objective's.
     epochs: passes over the data; None: the scenario's when training, 1 when observing.
     batch_size: images in a batch; None: the scenario's.
@@ -111,12 +111,17 @@ class Phase:
 
 @dataclass(frozen=True)
 class Client:
-    """A client: its constant id, its number of images, the name of its architecture (`kind`), and its own, if any."""
+    """A client: its constant id, its number of images, the name of its architecture, and its own, if any."""
 
     id: int
     examples: int
-    kind: str = "default"
+    architecture: str = "default"
     name: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The earlier name of `architecture`."""
+        return self.architecture
 
     def __str__(self) -> str:
         return f"client {self.id} ({self.name})" if self.name else f"client {self.id}"
@@ -135,7 +140,7 @@ class Mail:
 
 
 @dataclass(frozen=True)
-class Turn:
+class RoundContext:
     """The server's side of a phase.
 
     members: the participating clients, sorted by id. clients: all clients of the federation.

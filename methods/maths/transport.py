@@ -95,7 +95,7 @@ def equal_clusters(
     generator: torch.Generator,
     *,
     iterations: int = 5,
-    least: int = 0,
+    min_size: int = 0,
     draws: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Clusters of about equal size on the sphere: (unit centroids `[k, d]`, each row's cluster `[n]`).
@@ -106,20 +106,20 @@ def equal_clusters(
 
     Args:
         rows: `[n, d]`, n >= k; normalised inside. generator: on the CPU.
-        least: minimum of rows in every cluster, at most n // k; above 0, rows with the smallest loss of assignment move
-            from larger clusters. A cluster of n rows hides a row among n (K-anonymity).
+        min_size: minimum of rows in every cluster, at most n // k; above 0, rows with the smallest loss of assignment
+            move from larger clusters. A cluster of n rows hides a row among n (K-anonymity).
         draws: instead of the generator's: rows to start at `[k]`, and rows for empty clusters `[iterations, k]`.
 
     Raises:
-        ValueError: fewer rows than clusters, or `least` above n // k.
+        ValueError: fewer rows than clusters, or `min_size` above n // k.
 
     >>> rows = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> centroids, nearest = equal_clusters(rows, 2, torch.Generator().manual_seed(0))
     >>> nearest.bincount()
     tensor([2, 2])
     """
-    if not 0 < k <= len(rows) or least > len(rows) // k:
-        raise ValueError(f"{len(rows)} rows make no {k} clusters of at least {max(least, 1)}")
+    if not 0 < k <= len(rows) or min_size > len(rows) // k:
+        raise ValueError(f"{len(rows)} rows make no {k} clusters of at least {max(min_size, 1)}")
     rows = normalize(upcast(rows), dim=1)
     if draws is None:
         starts = torch.randperm(len(rows), generator=generator)[:k]
@@ -129,7 +129,7 @@ def equal_clusters(
     nearest = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
     for step in range(iterations):
         plan = sinkhorn(rows @ centroids.T, iterations=10)
-        nearest = plan.argmax(dim=1) if not least else _assign_at_least(plan, least)
+        nearest = plan.argmax(dim=1) if not min_size else _assign_at_least(plan, min_size)
         members = one_hot(nearest, k, rows.dtype)
         empty = members.sum(dim=0) == 0
         centroids = torch.where(empty[:, None], rows[spare[step]], normalize(members.T @ rows, dim=1))
@@ -163,14 +163,14 @@ def global_clusters(rows: Tensor, start: Tensor, *, steps: int, lr: float, tempe
     return centroids.detach()
 
 
-def _assign_at_least(plan: Tensor, least: int) -> Tensor:
-    """Column of each row's largest entry; rows of larger clusters move until every cluster has `least` rows."""
+def _assign_at_least(plan: Tensor, min_size: int) -> Tensor:
+    """Column of each row's largest entry; rows of larger clusters move until every cluster has `min_size` rows."""
     nearest = plan.argmax(dim=1)
     counts = torch.bincount(nearest, minlength=plan.shape[1])
-    while int(counts.min()) < least:
+    while int(counts.min()) < min_size:
         smallest = int(counts.argmin())
         loss = plan.gather(1, nearest[:, None])[:, 0] - plan[:, smallest]
-        movable = (counts > least)[nearest] & (nearest != smallest)
+        movable = (counts > min_size)[nearest] & (nearest != smallest)
         row = int(torch.where(movable, loss, math.inf).argmin())
         counts[nearest[row]] -= 1
         counts[smallest] += 1

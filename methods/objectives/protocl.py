@@ -76,11 +76,11 @@ class ProtoCL(MoCo):
         sizes = self.clusters
         return zip(self.prototypes.split(sizes), self.concentration.split(sizes), self.clusters_of, strict=True)
 
-    def start_epoch(self, look: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
+    def start_epoch(self, plain_batches: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
         """E-step: computes prototypes, concentrations and the cluster of every image."""
         if not self.active:
             return
-        rows = torch.cat([self.keys(batch.views[0]) for batch in look()])
+        rows = torch.cat([self.keys(batch.views[0]) for batch in plain_batches()])
         for prototypes, concentration, clusters in self.granularities():
             k = max(1, min(len(prototypes), len(rows) // 2))
             centres, nearest = k_means(rows, k, stream)

@@ -28,7 +28,7 @@ class Supervised(Objective):
     def __init__(self, encoder: Encoder, *, num_classes: int, num_views: int = 2) -> None:
         super().__init__(encoder)
         self.views = ("augment",) * check_number("objective.num_views", num_views, at_least=1, at_most=2)
-        self.smallest_batch = num_views
+        self.min_batch_size = num_views
         self.classifier = nn.Linear(encoder.dim, num_classes)
         self.width = num_classes
 

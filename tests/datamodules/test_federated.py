@@ -193,7 +193,7 @@ def test_look_yields_every_image_unaugmented_in_order() -> None:
     assert data.examples == 58
     every = np.sort(np.concatenate(PARTS))
     for rows, given_ in ((PARTS[0], {"held": data.held_by(0), "batch_size": 6}), (every, {})):
-        sequence = list(data.look("cpu", **given_))
+        sequence = list(data.plain_batches("cpu", **given_))
         assert indices(sequence) == list(range(len(rows)))
         assert torch.equal(torch.cat([batch.views[0] for batch in sequence]), shown(rows))
 

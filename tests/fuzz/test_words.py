@@ -17,7 +17,7 @@ from leaderboards.papers import tables
 from tests.fuzz.outcome import NUMBERS, TEXTS, Case, cases, content, empty_folder, hostile, tiny
 from tests.run_helpers import TINY
 
-SLOW = ("rounds", "epochs", "steps", "most_epochs", "examples", "widths", "size", "image_size", "every")
+SLOW = ("rounds", "epochs", "steps", "max_epochs", "examples", "widths", "size", "image_size", "every")
 """Last words of keys whose large values are no mistake, only hours of work."""
 ELSEWHERE = ("output", "root", "cache", "devices", "nodes", "logger", "compile", "download", "executor")
 """Last words of keys that have tests of their own: where files go, and what starts processes or a compiler."""

@@ -63,7 +63,7 @@ class InterfaceContract(Contract):
 
     batch_norm: supported policies. variant: whether another class tests the method by its shipped config.
     shipped: overrides of the two rounds on digits. falls: whether the loss has to be lower in the second of them.
-    least: kNN accuracy after them, in percent, above that of a collapsed encoder, 10 to 30.
+    accuracy: of kNN after them, in percent, above that of a collapsed encoder, 10 to 30.
     choices: settings that each change the training. equals: settings with which it is another method, that method, and
     what of the two runs is equal: all of their "state", their "weights", or these within a difference.
     refused: settings -> what the error says. sent: bytes of the weights, both ways, where `bill` is not overridden.
@@ -73,7 +73,7 @@ class InterfaceContract(Contract):
     variant: ClassVar[bool] = False
     shipped: ClassVar[tuple[str, ...]] = ()
     falls: ClassVar[bool] = True
-    least: ClassVar[float] = 70
+    accuracy: ClassVar[float] = 70
     choices: ClassVar[tuple[str, ...]] = ()
     equals: ClassVar[tuple[tuple[str, str, str | float], ...]] = ()
     refused: ClassVar[dict[str, str]] = {}
@@ -130,7 +130,9 @@ class InterfaceContract(Contract):
             loop.client_state.stage({client: loop.client_state.write(client, 0, "canary", marked)})
 
         def look(done: Any) -> trees.Tree:
-            assert "canary" in done.visit.memory or done.visit.phase.where == "server"  # its seats belong to no client
+            assert (
+                "canary" in done.visit.memory or done.visit.phase.where == "server"
+            )  # server workers belong to no client
             return trees.clone({"up": done.message, "down": done.visit.message})
 
         sent = run_helpers.collect_visits(run, look)
@@ -188,7 +190,7 @@ class InterfaceContract(Contract):
         assert record["rounds"]["done"] == 2
         first, second = (row["loss"] for row in run.loop.history)
         assert second < first or not self.falls
-        assert record["scores"]["knn/v1"]["accuracy"] > self.least
+        assert record["scores"]["knn/v1"]["accuracy"] > self.accuracy
 
     def test_a_choice_changes_training(self, row: str, unbroken: Any) -> None:
         other = run_helpers.trained(self.method, *self.with_row(row))
@@ -216,11 +218,11 @@ class DurabilityContract(Contract):
 
     That depends on what a method keeps, where, and in which phases, so in `make test` one method has it for each way:
     FedAvg (nothing kept), SCAFFOLD (memory, an entry of the server's), FedEMA (networks that stay), Local (nothing
-    travels), Orchestra (phases that differ by round, rows that are joined), FLESD (public images, seats on the server,
+    travels), Orchestra (phases that differ by round, rows that are joined), FLESD (public images, server workers,
     no weights), SSD (what is sent once and remembered), FedSC (all clients in the first round, a reply kept for each),
     Calibre (a phase that observes after training), LW-FedSSL (a model that grows, a server that trains). For the others
-    `test_measures.py` combines it with dropouts, noise and secure sums; what has the interface contract alone has
-    all of it in `make long` (`test_durability.py`).
+    `test_measures.py` combines it with dropouts, noise and secure aggregation; what has the interface contract alone
+    has all of it in `make long` (`test_durability.py`).
     """
 
     @pytest.mark.parametrize("moment", ["visit", "reply"])

@@ -55,7 +55,7 @@ def test_a_hook_with_the_phases_name_is_preferred_to_the_plain_one(hook):
 class Listening(Toy):
     phases = (Phase("listen", work="none"), FIT)
 
-    def update_listen(self, server, turn, replies):
+    def update_listen(self, server, round_context, replies):
         return server
 
 

@@ -54,7 +54,7 @@ class TestTwoArchitectures(InterfaceContract):
         wide = MODEL + 4 * (4 * 3 * 9 + 4 * 8 * 9 + 4 * 4)  # a first layer of 10 channels in place of 6
         loop, expected = unbroken.loop, {}
         for round in range(3):
-            size = sum({"default": MODEL, "wide": wide}[loop.clients[k].kind] for k in loop.cohort(round))
+            size = sum({"default": MODEL, "wide": wide}[loop.clients[k].architecture] for k in loop.cohort(round))
             expected |= {(round, "fit", "down", "weights"): size, (round, "fit", "up", "model"): size}
         assert loop.ledger.lines == expected
 
@@ -64,7 +64,7 @@ class TestTwoArchitectures(InterfaceContract):
         def channels(model):
             return next(iter(model["encoder"].values())).shape[0]
 
-        widths = {client.id: {"default": 6, "wide": 10}[client.kind] for client in loop.clients}
+        widths = {client.id: {"default": 6, "wide": 10}[client.architecture] for client in loop.clients}
         assert channels(server["weights"]) == 6
         assert {k: channels(model) for k, model in server["clients"].items()} == {
             k: widths[k] for k in server["clients"]
@@ -137,7 +137,7 @@ def test_add_ons_of_clients_learn():
         assert difference(model["fedx"], server["initial"]["default"]["fedx"]) > 1e-3
 
 
-# --- the distillation, at the student's seat
+# --- the distillation, by the student's worker
 
 
 def at_the_seat(folder, *words, rows=0):
@@ -154,7 +154,7 @@ def at_the_seat(folder, *words, rows=0):
         loop.run_round(0)
     (server,) = found
     loop.executor.flat_parameters.reset()
-    phase, (client,) = method.plan(0)[1], method.seats(server)
+    phase, (client,) = method.plan(0)[1], method.server_workers(server)
     message = method.send_distil(server, None).to(client.id)
     method.start_visit(Visit(0, 1, phase, client, message, {}, torch.Generator()))
     method.train()

@@ -30,7 +30,7 @@ class Moving(InterfaceContract):
     def test_how_far_clients_have_moved_is_in_the_rounds_line(self, unbroken):
         loop = unbroken.loop
         distances = [float(loop.client_state[k]["memory"]["d"]) for k in loop.streams.cohort(2, 4, 0.5)]
-        noted = {"least": min(distances), "mean": pytest.approx(sum(distances) / 2), "most": max(distances)}
+        noted = {"min": min(distances), "mean": pytest.approx(sum(distances) / 2), "max": max(distances)}
         assert loop.history[-1]["notes"]["divergence"] == noted
 
 

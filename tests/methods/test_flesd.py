@@ -44,7 +44,7 @@ class TestFLESD(MethodContract):
         "method.kept=0": "above 0",
         " ".join((*OTHER[:-1], "federation.encoders.wide.clients=[7]")): "is none of 0 to 3",
         " ".join((*OTHER[:-1], "federation.encoders.wide.clients=3")): "a list of ids",
-        " ".join((*OTHER, "executor=side-by-side")): "one by one",
+        " ".join((*OTHER, "executor=parallel")): "one by one",
         "server_optimizer.class=methods.server.Adam": "would change nothing",
         "'method.addons=[{class: methods.fedx.CrossDistillation}]'": "leave it out",
         f"{FILLED} method.anchors=200": "makes no step with the first 25 batches of an epoch",
@@ -154,7 +154,7 @@ class TestTwoArchitectures:
 
     def test_both_train_and_distil(self, run):
         loop, students = run.loop, run.loop.server["students"]
-        assert [client.kind for client in loop.clients] == ["default", "wide", "wide"]
+        assert [client.architecture for client in loop.clients] == ["default", "wide", "wide"]
         for kind, method in {"default": loop.method, **loop.method.others}.items():
             loop.executor.others.get(kind, loop.executor).flat_parameters.reset()
             fresh = trees.clone(method.weights())
@@ -192,7 +192,7 @@ class TestDistillation:
         run = build_run(tmp_path, "flesd", *words)
         run.loop.restore()
         server, self.method = run.loop.server, run.loop.method
-        (client,) = self.method.seats(server)
+        (client,) = self.method.server_workers(server)
         M = ensemble_similarity([similarities(run)], self.method.teacher_temperature)
         message = {"weights": server["students"]["default"], "targets": {"M": M}}
         self.method.eval()

@@ -9,7 +9,7 @@ from methods.lwfedssl import LWFedSSL
 from methods.maths import nt_xent
 from methods.objectives.simclr import SimCLR
 from tests.methods.contract import MethodContract
-from tests.methods.test_progfedssl import NARROW, Growing, images, layers_of, size, turn, visit
+from tests.methods.test_progfedssl import NARROW, Growing, context_of, images, layers_of, size, visit
 from tests.methods.toys import EVERYONE, replies
 from tests.methods.vits import SMALL, small
 from tests.run_helpers import build_run, same, state, train_run, trained
@@ -25,7 +25,7 @@ class TestLWFedSSL(Growing, MethodContract):
     overrides = (SMALL,)
     shipped = (NARROW,)
     falls = False  # the second round trains another block
-    least = 50  # FedAvg over ViT-Tiny scores 68 at the rate of the convnets
+    accuracy = 50  # FedAvg over ViT-Tiny scores 68 at the rate of the convnets
     up = (size(1), size(1, embedding=False), size(1, embedding=False))
 
 
@@ -107,8 +107,8 @@ class TestAlignment:
     def test_it_compares_with_the_received_sub_model(self):
         torch.manual_seed(0)
         method = LWFedSSL(SimCLR(small(), projector=(12, 8), head_norm=False), alignment=0.5, temperature=0.1, stages=3)
-        server, views = method.init_server(turn(method, 0, 3)), (images(), images().flip(0))
-        method.start_visit(visit(1, 3, method.send(server, turn(method, 1, 3)).common))
+        server, views = method.init_server(context_of(method, 0, 3)), (images(), images().flip(0))
+        method.start_visit(visit(1, 3, method.send(server, context_of(method, 1, 3)).common))
         with torch.no_grad():
             received = [method.objective.embed(view)[1] for view in views]
             for parameter in method.parameters():

@@ -66,13 +66,13 @@ def test_clusters_are_about_equal_in_size_and_depend_on_the_stream():
 def test_every_cluster_gets_the_least_it_was_promised():
     skewed = torch.cat([torch.ones(60, 4) + 0.01 * random(60, 4), -torch.ones(4, 4) + 0.01 * random(4, 4, seed=1)])
     assert torch.bincount(clusters(skewed, 8)[1], minlength=8).min() < 8
-    for least in (1, 5, 8):
-        assert torch.bincount(clusters(skewed, 8, least=least)[1], minlength=8).min() >= least
+    for min_size in (1, 5, 8):
+        assert torch.bincount(clusters(skewed, 8, min_size=min_size)[1], minlength=8).min() >= min_size
     rows = torch.nn.functional.normalize(random(6, 12), dim=1)
-    centroids, nearest = clusters(rows, 6, least=1)
+    centroids, nearest = clusters(rows, 6, min_size=1)
     torch.testing.assert_close(centroids[nearest], rows)  # as many clusters as rows are the rows
     with pytest.raises(ValueError, match="10 rows make no 4 clusters of at least 3"):
-        clusters(random(10, 2), 4, least=3)
+        clusters(random(10, 2), 4, min_size=3)
 
 
 def test_sums_are_of_the_unit_rows_nearest_to_each_by_their_cosines_in_full_precision():

@@ -1,4 +1,4 @@
-"""Every method under noise, secure sums, compression and clients that never reply.
+"""Every method under noise, secure aggregation, compression and clients that never reply.
 
 Killed, and resumed with the cohort in another order and side by side, or on two ranks, it is the unbroken run, whose
 bytes are counted by hand. `make test` has one run of each method with all that compose; `make long` has each measure by
@@ -26,7 +26,7 @@ MEASURES = {
         *("privacy.mechanism=central", "privacy.clip=0.5", "privacy.noise_multiplier=0.001"),
         "federation.batch_norm=local",
     ),
-    "secure": ("privacy.secure_sums=true",),
+    "secure": ("privacy.secure_aggregation=true",),
     "int8": ("compression.name=int8",),
     "dropouts": ("federation.dropout=0.3", "federation.participation=1", "federation.rounds=2", "seed=4"),
 }

@@ -33,7 +33,7 @@ def test_one_by_one_it_has_the_bits_of_the_cpu_and_no_step_waits(case, tmp_path)
 
 def test_side_by_side_it_has_them_up_to_rounding_and_no_stream_overtakes(case, tmp_path):
     words, state = case
-    run = train_on_gpu(tmp_path, words, "executor=side-by-side", "lanes=2")
+    run = train_on_gpu(tmp_path, words, "executor=parallel", "lanes=2")
     assert run_helpers.difference(run.state["server"], state["server"]) < 1e-4
     assert not run.gpu.races
     assert not run.gpu.of("constant")
@@ -63,10 +63,10 @@ def in_its_second_round(run):
 )
 def test_a_run_goes_on_on_the_other_device(name, tmp_path):
     words = METHODS[name]
-    settings = ("devices=1", "executor=one-by-one", *EVERYONE, *words[1:])
+    settings = ("devices=1", "executor=sequential", *EVERYONE, *words[1:])
     unbroken = train_on_cpu(tmp_path / "unbroken", words)
     in_its_second_round(run_helpers.build_run(tmp_path / "to_gpu", words[0], "accelerator=cpu", *settings))
-    run = train_on_gpu(tmp_path / "to_gpu", words, "executor=one-by-one", streams=False)
+    run = train_on_gpu(tmp_path / "to_gpu", words, "executor=sequential", streams=False)
     assert len(run.visits) < 8
     assert run_helpers.same(run.state, unbroken)
     assert all(isinstance(leaf, DeviceTensor) for _, leaf in trees.leaves(run.run.loop.server))
@@ -80,7 +80,7 @@ def test_images_of_a_large_data_set_are_copied_when_they_are_used(tmp_path, monk
     monkeypatch.setattr(federated, "RESIDENT", 0)
     monkeypatch.setattr(federated, "WHOLE", whole)
     state = train_on_cpu(tmp_path / "cpu", METHODS["fedavg"])
-    run = train_on_gpu(tmp_path / "gpu", METHODS["fedavg"], "executor=one-by-one", streams=False)
+    run = train_on_gpu(tmp_path / "gpu", METHODS["fedavg"], "executor=sequential", streams=False)
     assert run_helpers.same(run.state, state)
     assert not run.run.data.residents
 
@@ -97,7 +97,7 @@ def test_what_changes_by_round_and_client_needs_no_new_recording(tmp_path, case)
 
     def trained(rounds):
         settings = ("federation.participation=1", f"federation.rounds={rounds}", "training.steps=2")
-        return train_on_gpu(tmp_path / f"{rounds}", case, "executor=side-by-side", "lanes=2", tried=settings)
+        return train_on_gpu(tmp_path / f"{rounds}", case, "executor=parallel", "lanes=2", tried=settings)
 
     short, long = trained(3), trained(4)
     assert long.gpu.replays > short.gpu.replays

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from benchmark.federation.accountant import Release, epsilon
-from methods.base import Client, MethodError, Phase, Replies, Turn, Visit
+from methods.base import Client, MethodError, Phase, Replies, RoundContext, Visit
 from methods.maths import gaussian_sigma, global_clusters
 from methods.objectives.clustering import Clustering
 from methods.orchestra import Orchestra
@@ -44,10 +44,10 @@ class TestOrchestra(MethodContract):
         "method.local_clusters=0": "of at least 1",
         "method.local_clusters=129": "at most 128",
         "objective.clusters=1": "of at least 2",
-        "method.least=129": "at most 128",
+        "method.min_cluster_size=129": "at most 128",
         "method.server_steps=-1": "at least 0",
         "method.epsilon=.inf": "give a finite number",
-        "method.local_clusters=null method.least=16": "has no effect with method",
+        "method.local_clusters=null method.min_cluster_size=16": "has no effect with method",
     }
     falls = False
 
@@ -91,8 +91,8 @@ class TestOrchestra(MethodContract):
         loop.restore()
         before, rows, phase = loop.server["centroids"]["mu"], random(9, 8), Phase(phase)
         sent = Replies({"centroids": {"rows": rows}, "weights": loop.server["weights"]}, [0, 1])
-        turn = Turn(1, 3, phase, [], [], torch.Generator())
-        moved = loop.method.hook("update", phase)(loop.server, turn, sent)["centroids"]["mu"]
+        round_context = RoundContext(1, 3, phase, [], [], torch.Generator())
+        moved = loop.method.hook("update", phase)(loop.server, round_context, sent)["centroids"]["mu"]
         assert torch.equal(moved, global_clusters(rows, before, steps=5, lr=0.3, temperature=0.2))
         assert not torch.equal(moved, before)
 
@@ -135,7 +135,7 @@ class TestOrchestraPrivate(InterfaceContract):
     overrides = (*SMALL, "method.epsilon=1")
     refused: ClassVar = {
         f"{PRIVATE} method.stateful=true": "a target that stays",
-        f"{PRIVATE} method.least=2": "in a cluster of any size",
+        f"{PRIVATE} method.min_cluster_size=2": "in a cluster of any size",
         f"{PRIVATE} federation.batch_norm=local": "batch_norm=local",
         f"{PRIVATE} federation.batch_norm=recalibrate": "are not measured",
         f"{PRIVATE} method.delta=1": "method.delta",
@@ -232,7 +232,7 @@ class TestRelease:
         method, stream = orchestra(width, clusters, local_clusters=clusters, epsilon=1.0), torch.Generator()
         visit = Visit(0, 1, Phase("cluster"), Client(0, 12), {"starts": {"mu": starts}}, {}, stream.manual_seed(seed))
         visit.observed = {"sums": {"z": sums}}
-        return method.reply_cluster(visit)[0]["centroids"]["rows"], float(visit.notes["heard"])
+        return method.reply_cluster(visit)[0]["centroids"]["rows"], float(visit.notes["above_noise"])
 
     sigma = 2 * gaussian_sigma(1.0, 1e-3)
     starts = normalize(random(64, 64), dim=1)
@@ -247,8 +247,8 @@ class TestRelease:
 
     def test_noise_alone_moves_no_centroid_and_sums_well_above_it_all(self):
         """The threshold is 10.1 sigma; the squared norm of the noise is about 64 sigma^2, and adds to that of a sum."""
-        rows, heard = self.replied(torch.zeros(64, 64), self.starts)
-        assert heard < 0.05
+        rows, above_noise = self.replied(torch.zeros(64, 64), self.starts)
+        assert above_noise < 0.05
         assert float((rows == self.starts).all(dim=1).float().mean()) > 0.95
         rows, _ = self.replied(3 * 8 * self.sigma * torch.eye(64), self.starts)
         assert float((rows * torch.eye(64)).sum(dim=1).min()) > 0.8
@@ -263,10 +263,14 @@ class TestRelease:
                 orchestra(local_clusters=clusters, epsilon=1.0)
 
     def test_the_privacy_sheet_describes_a_centroid(self):
-        described = {"not enforced": {}, "at least 4 rows": {"least": 4}, "as they are": {"local_clusters": None}}
+        described = {
+            "not enforced": {},
+            "at least 4 rows": {"min_cluster_size": 4},
+            "as they are": {"local_clusters": None},
+        }
         for message, settings in {**described, "epsilon 1 at delta 0.001": {"epsilon": 1.0}}.items():
             method = orchestra(clusters=128, **settings)
-            assert message in method.guards()["centroids"]
+            assert message in method.protections()["centroids"]
             assert bool(method.noise(Phase("cluster"), Client(0, 12))) == ("epsilon" in settings)
 
 
@@ -275,8 +279,8 @@ class TestAnonymity:
         ("rows", "settings", "sent", "anonymity", "claimed"),
         [
             ([0, 0, 0, 0, 1, 1], {"local_clusters": 2}, 2, 2, 6),  # of the smallest cluster
-            ([0, 0, 0, 0, 1, 1], {"local_clusters": 2, "least": 3}, 2, 3, 6),
-            ([0, 0, 0, 0, 1, 1], {"local_clusters": 3, "least": 3}, 2, 3, 6),  # six rows make two of 3
+            ([0, 0, 0, 0, 1, 1], {"local_clusters": 2, "min_cluster_size": 3}, 2, 3, 6),
+            ([0, 0, 0, 0, 1, 1], {"local_clusters": 3, "min_cluster_size": 3}, 2, 3, 6),  # six rows make two of 3
             ([0] * 6, {"local_clusters": 3}, 3, 1, 4),  # a cluster without rows is one row
             (range(4), {"local_clusters": None}, 4, 1, 1),  # whole banks hide nobody
         ],
@@ -298,7 +302,7 @@ class TestAnonymity:
             for name in ("anonymity", "anonymity_claimed"):
                 values = [visit.notes[name] for visit in visits if visit.round == round]
                 assert len(values) == (8 if round == 0 else 4)
-                summed = {"least": min(values), "mean": sum(values) / len(values), "most": max(values)}
+                summed = {"min": min(values), "mean": sum(values) / len(values), "max": max(values)}
                 assert row["notes"][name] == pytest.approx(summed)
         record, _ = execute_run(tmp_path, "orchestra", *SMALL, EVERYONE)
         claimed = min(client.examples for client in run.loop.clients) / 3

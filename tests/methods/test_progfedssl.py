@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from methods import networks, trees
-from methods.base import Client, MethodError, Phase, Replies, Turn, Visit
+from methods.base import Client, MethodError, Phase, Replies, RoundContext, Visit
 from methods.objectives.byol import BYOL
 from methods.objectives.simclr import SimCLR
 from methods.progfedssl import ProgFedSSL
@@ -26,8 +26,8 @@ def size(layers, *, embedding=True):
     return 4 * (layers * LAYER + embedding * EMBEDDING + NORM + HEAD)
 
 
-def turn(method, round, rounds):
-    return Turn(round, rounds, Phase("fit"), (Client(0, 2),), (Client(0, 2),), torch.Generator())
+def context_of(method, round, rounds):
+    return RoundContext(round, rounds, Phase("fit"), (Client(0, 2),), (Client(0, 2),), torch.Generator())
 
 
 def visit(round, rounds, message):
@@ -77,7 +77,7 @@ class TestProgFedSSL(Growing):
         f"'{SMALL}' server_optimizer.class=methods.server.Adam": "move blocks that are not trained",
     }
     falls = False  # the second round trains a larger model
-    least = 50  # FedAvg over ViT-Tiny scores 68 at the rate of the convnets
+    accuracy = 50  # FedAvg over ViT-Tiny scores 68 at the rate of the convnets
 
 
 @pytest.mark.parametrize("policy", ["average", "local", "recalibrate"])
@@ -98,13 +98,13 @@ def grown(objective=None, **settings):
 
 def test_stages_are_equal_shares_of_the_rounds_one_for_each_layer_if_there_are_rounds_enough():
     def blocks(method, rounds):
-        return [[*method.block(turn(method, round, rounds))] for round in range(rounds)]
+        return [[*method.block(context_of(method, round, rounds))] for round in range(rounds)]
 
     assert blocks(grown(stages=2), 6) == [[0, 1]] * 3 + [[2, 3]] * 3
     assert blocks(grown(stages=2), 5) == [[0, 1]] * 3 + [[2, 3]] * 2
     assert blocks(method := grown(), 8) == [[0], [0], [1], [1], [2], [2], [3], [3]]
     assert blocks(method, 3) == [[0, 1], [0, 1], [2, 3]]
-    assert blocks(method, 1) == [[0, 1, 2, 3]] == [[*method.block(turn(method, 0, 0))]]
+    assert blocks(method, 1) == [[0, 1, 2, 3]] == [[*method.block(context_of(method, 0, 0))]]
     with pytest.raises(MethodError, match=r"vit_tiny or methods\.networks\.vit_small"):
         grown(SimCLR(networks.resnet18()))
 
@@ -118,21 +118,21 @@ class TestGrowth:
 
     @pytest.fixture
     def server(self, method):
-        return method.init_server(turn(method, 0, 4))
+        return method.init_server(context_of(method, 0, 4))
 
     @pytest.fixture
     def received(self, method, server):
-        return visit(0, 4, method.send(server, turn(method, 0, 4)).common)
+        return visit(0, 4, method.send(server, context_of(method, 0, 4)).common)
 
     def test_a_new_block_starts_as_the_one_before(self, method, server):
-        first, new, later = (method.send(server, turn(method, round, 4)).common["weights"] for round in (1, 2, 3))
+        first, new, later = (method.send(server, context_of(method, round, 4)).common["weights"] for round in (1, 2, 3))
         assert layers_of(first) == [0, 1]
         assert layers_of(new) == layers_of(later) == [0, 1, 2, 3]
         for old in (0, 1):
             assert same(layer(new, old + 2), layer(new, old))
             assert not same(layer(later, old + 2), layer(later, old))
         method.weight_transfer = False
-        assert same(method.send(server, turn(method, 2, 4)).common["weights"], later)
+        assert same(method.send(server, context_of(method, 2, 4)).common["weights"], later)
 
     def test_absent_layers_are_left_out_get_no_gradient_and_are_exported_as_identities(self, method, server, received):
         method.eval()
@@ -153,7 +153,7 @@ class TestGrowth:
 
     def test_the_mean_of_a_sub_model_changes_no_other_layer(self, method, server, received):
         ones = trees.map(torch.ones_like, received.message["weights"])
-        updated = method.update(server, turn(method, 0, 4), Replies({"weights": ones}, (0,)))
+        updated = method.update(server, context_of(method, 0, 4), Replies({"weights": ones}, (0,)))
         for index in range(4):
             leaves = [value for _, value in trees.leaves(layer(updated["weights"], index))]
             assert all(bool((value == 1).all()) for value in leaves) == (index < 2)
@@ -163,6 +163,6 @@ class TestGrowth:
 def test_weights_of_copies_of_the_encoder_are_left_out_too():
     """The target network of BYOL passes as many layers as the online one."""
     method = grown(BYOL(small(depth=4), projector=(12, 8), predictor=4), stages=4)
-    server = method.init_server(turn(method, 0, 4))
-    method.start_visit(visit(0, 4, method.send(server, turn(method, 0, 4)).common))
+    server = method.init_server(context_of(method, 0, 4))
+    method.start_visit(visit(0, 4, method.send(server, context_of(method, 0, 4)).common))
     assert method.objective.target_encoder.backbone.applied == 1

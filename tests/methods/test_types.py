@@ -1,4 +1,4 @@
-"""Phases run as declared: mail, observations, seats on the server, entries; on toy methods outside the package."""
+"""Phases run as declared: mail, observations, server workers, entries; on toy methods outside the package."""
 
 import numpy as np
 import pytest
@@ -15,16 +15,16 @@ from tests.methods.toys import EVERYONE, FIT, Toy, prepared, train_run
 class Distil(Toy):
     """After local training the server continues training on public images."""
 
-    SEAT = -1
+    WORKER = -1
     phases = (FIT, Phase("distil", where="server", data="public", views=("plain", "augment"), epochs=2, batch_size=6,
                          uplink={"weights": Mean("clients")}))  # fmt: skip
 
-    def seats(self, server):
-        return (Client(self.SEAT, 20, "student"),)
+    def server_workers(self, server):
+        return (Client(self.WORKER, 20, "student"),)
 
-    def send_distil(self, server, turn):
-        self.log.append(("sent", trees.clone(server["weights"]), turn.members))
-        return Mail({"weights": server["weights"]}, {self.SEAT: {"hint": {"x": torch.tensor(3.0)}}})
+    def send_distil(self, server, round_context):
+        self.log.append(("sent", trees.clone(server["weights"]), round_context.members))
+        return Mail({"weights": server["weights"]}, {self.WORKER: {"hint": {"x": torch.tensor(3.0)}}})
 
     def training_step_distil(self, batch, batch_idx=0):
         self.log.append(("step", batch.index, batch.views[0].clone(), self.context["hint"]["x"].item()))
@@ -34,9 +34,9 @@ class Distil(Toy):
         self.log.append(("visited", visit.round, visit.phase.name, visit.client.id, dict(visit.memory)))
         return super().reply(visit)[0], {"phase": {visit.phase.name: torch.ones(1)}}
 
-    def update_distil(self, server, turn, replies):
+    def update_distil(self, server, round_context, replies):
         self.log.append(("updated", replies.clients))
-        return super().update(server, turn, replies)
+        return super().update(server, round_context, replies)
 
 
 def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_path):
@@ -45,7 +45,7 @@ def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_pat
     server = run.loop.fit()
     log = {kind: [line[1:] for line in run.loop.method.log if line[0] == kind] for kind in ("sent", "step")}
     ((before, members),) = log["sent"]
-    assert [seat.kind for seat in members] == ["student"]
+    assert [worker.architecture for worker in members] == ["student"]
     assert run_helpers.difference(before, server["weights"]) > 0
     assert len(log["step"]) == 2 * 2  # 11 images in batches of 6, twice
     images = plain(torch.from_numpy(run.data.source.train.images[public]), run.data.recipe)
@@ -73,16 +73,16 @@ class Look(Toy):
         named = {"index": seen["last"]["index"], "id": torch.full((len(seen["last"]["index"]),), visit.client.id)}
         return {"count": seen["count"], "last": named, "total": seen["count"]}, visit.memory
 
-    def update(self, server, turn, replies):
-        self.log.append((turn, replies))
+    def update(self, server, round_context, replies):
+        self.log.append((round_context, replies))
         return server
 
 
 def test_observations_are_gathered_and_combined_as_declared(tmp_path):
     run = train_run(tmp_path, Look, "federation.rounds=2")
     sizes = [len(indices) for indices in run.data.parts]
-    for turn, replies in run.loop.method.log:
-        ids = [client.id for client in turn.members]
+    for round_context, replies in run.loop.method.log:
+        ids = [client.id for client in round_context.members]
         assert len(ids) == 2
         assert replies.clients == tuple(ids) == tuple(sorted(ids))
         assert {k: tree["n"].item() for k, tree in replies["count"].items()} == {k: 2 * sizes[k] for k in ids}
@@ -94,14 +94,14 @@ def test_observations_are_gathered_and_combined_as_declared(tmp_path):
 class Post(Toy):
     phases = (Phase("first", work="none"), Phase("second", work="none"), Phase("third", work="none", cohort="all"))
 
-    def send_first(self, server, turn):
-        private = {k.id: {"own": {"x": k.id}, "both": {"x": 100 + k.id}} for k in turn.clients}
-        return Mail(_tensors({"round": {"x": turn.round}, "both": {"x": -1}}), _tensors(private))
+    def send_first(self, server, round_context):
+        private = {k.id: {"own": {"x": k.id}, "both": {"x": 100 + k.id}} for k in round_context.clients}
+        return Mail(_tensors({"round": {"x": round_context.round}, "both": {"x": -1}}), _tensors(private))
 
-    def send_second(self, server, turn):
-        return Mail(private=_tensors({k.id: {"later": {"x": 10 + k.id}} for k in turn.members}))
+    def send_second(self, server, round_context):
+        return Mail(private=_tensors({k.id: {"later": {"x": 10 + k.id}} for k in round_context.members}))
 
-    def send_third(self, server, turn):
+    def send_third(self, server, round_context):
         return Mail(_tensors({"both": {"x": 7}}))
 
     def reply(self, visit):
@@ -130,7 +130,7 @@ def test_mail_adds_up_over_the_phases_of_a_round_for_its_addressee_alone(tmp_pat
 
 
 class Impostor(Distil):
-    SEAT = 0  # with a client's id it could read and overwrite that client's memory
+    WORKER = 0  # with a client's id it could read and overwrite that client's memory
 
 
 class Mumble(Look):
@@ -147,7 +147,7 @@ class Blabbing(Toy):
     ("method", "public", "line"),
     [
         (Distil, None, "public images"),
-        (Impostor, np.arange(11), "seat"),
+        (Impostor, np.arange(11), "server worker"),
         (Mumble, None, r"observe gave \['count'\], the phase gathers \['count', 'last'\]"),
         (Blabbing, None, r"client \d replied with secret, which phase 'fit' does not declare"),
     ],

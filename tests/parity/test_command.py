@@ -152,6 +152,6 @@ def test_a_missing_number_is_beyond_what_is_allowed_and_one_near_zero_does_not_c
 def test_the_effect_of_a_setting() -> None:
     ldawa = case(read(FOLDER / "ldawa.json"))
     (effect,) = effects(ldawa, replay(ldawa, "32-true", "cpu"), "32-true", "cpu")
-    assert (effect.key, effect.authors, effect.usual) == ("method.statistics", "scaled", "mean")
+    assert (effect.key, effect.authors, effect.default) == ("method.statistics", "scaled", "mean")
     assert (effect.first, effect.largest) == (None, None)  # nothing is trained
     assert (effect.weights or 0) > 0.1

@@ -74,8 +74,8 @@ def _contract(method: str, setting: Setting) -> dict[str, Any]:
             "repeated": _difference(run("repeated", "deterministic=true"), expected),
             "resumed": _difference(run("resumed", "deterministic=true", killed=True), expected),
         }
-        expected = run("float64", "executor=one-by-one", *FLOAT64)
-        differences["side by side"] = _difference(run("lanes", "executor=side-by-side", "lanes=4", *FLOAT64), expected)
+        expected = run("float64", "executor=sequential", *FLOAT64)
+        differences["side by side"] = _difference(run("lanes", "executor=parallel", "lanes=4", *FLOAT64), expected)
         differences["on the CPU"] = _difference(run("cpu", *FLOAT64, accelerator="cpu"), expected)
     met = all(difference <= ALLOWED[what] for what, difference in differences.items())
     return {"met": met, "differences": differences}

@@ -95,7 +95,7 @@ def _throughput(point: Point, setting: Setting) -> dict[str, Any]:
 def _executor(way: str) -> tuple[str, ...]:
     """Overrides of a way."""
     if way == COMPILED:
-        return "executor=one-by-one", "compile=true"
+        return "executor=sequential", "compile=true"
     if way in (EAGER, BARE):
-        return ("executor=one-by-one",)
-    return "executor=side-by-side", f"lanes={way.split()[1]}"
+        return ("executor=sequential",)
+    return "executor=parallel", f"lanes={way.split()[1]}"

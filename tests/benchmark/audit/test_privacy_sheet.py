@@ -258,10 +258,10 @@ class Public(FederatedMethod):
         h = visit.observed["h"]["h"]
         return {"rows": {"h": h}} if visit.phase.name == "rows" else {"likeness": {"S": h @ h.T}}, {}
 
-    def seats(self, server):
+    def server_workers(self, server):
         return (Client(-1, 5_000),)
 
-    def guards(self):
+    def protections(self):
         return {"likeness": "of public images alone"}
 
 

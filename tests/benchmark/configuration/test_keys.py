@@ -15,7 +15,7 @@ class Inner:
     norm: float | None = key(None, within="a number above 0, or null")
     size: float = key(1.0, within="the largest number, at least 1")
     kind: str = key("a", choices=("a", "b"), first=True)
-    places: int = key(1, least=1, part=EXECUTION)
+    places: int = key(1, minimum=1, part=EXECUTION)
 
 
 @dataclasses.dataclass

@@ -88,7 +88,7 @@ def _without_replies(value):
 def train_rank(folder: Path, method: str, overrides: tuple[str, ...]) -> None:
     """Trains one rank's share and writes its state and collectives."""
     collectives = Collectives()
-    placed = ("accelerator=cuda", "executor=one-by-one", *overrides)
+    placed = ("accelerator=cuda", "executor=sequential", *overrides)
     with SimulatedGPU(streams=False), collectives.counted():
         experiment = run_helpers.build_experiment(folder, method, *placed)
         run = experiment.build()

@@ -71,7 +71,7 @@ def test_a_clip_changes_the_length_and_noise_the_direction():
     ("case", "reason"),
     [
         *((name, "send no weights of a global encoder") for name in ("flesd", "calibre", "fedca", "local")),
-        ("fedavg privacy.secure_sums=true", "sees no reply of a single client"),
+        ("fedavg privacy.secure_aggregation=true", "sees no reply of a single client"),
         ("fedavg optimizer='{class: torch.optim.AdamW, lr: 0.001}'", "do not train by torch.optim.SGD"),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_run_without_rounds_or_whose_last_drew_nobody_has_no_step(tmp_path):
     with pytest.raises(ConfigError, match="no round is done"):
         observe_step(run.loop, run.data, images=3)
     run.loop.fit()
-    run.loop.attendance = replace(run.loop.attendance, participation=1e-9, poisson=True)
+    run.loop.participation = replace(run.loop.participation, participation=1e-9, poisson=True)
     with pytest.raises(EvalError, match="no client of the last round's cohort trains"):  # for the protocol alone
         observe_step(run.loop, run.data, images=3)()
 

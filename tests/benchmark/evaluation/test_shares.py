@@ -139,7 +139,7 @@ def test_clients_count_that_sent_all_entries_and_masked_ones_are_not_seen():
     run, seen = observed("fedsc", "federation.rounds=1", "federation.participation=0.5")
     assert set(seen.replies) == {"R", "weights"}
     assert len(seen.replies["R"]) == len(run.loop.cohort(0)) == 2
-    assert set(observed("fedsc", EVERYONE, "privacy.secure_sums=true")[1].replies) == {"R"}
+    assert set(observed("fedsc", EVERYONE, "privacy.secure_aggregation=true")[1].replies) == {"R"}
 
 
 def test_a_client_of_the_servers_that_diverges_costs_this_score_alone(monkeypatch):
@@ -170,7 +170,7 @@ HALF = "{narrow: {clients: [0, 1], class: methods.networks.convnet, widths: [4, 
     ("method", "override", "reason"),
     [
         ("local", "seed=0", "the server sees no reply of a single client of Local"),
-        ("fedavg", "privacy.secure_sums=true", "the server sees no reply of a single client of FedAvg"),
+        ("fedavg", "privacy.secure_aggregation=true", "the server sees no reply of a single client of FedAvg"),
         ("flesd", f"federation.encoders={HALF}", "clients have several architectures"),
     ],
 )

@@ -45,7 +45,7 @@ def test_it_says_what_it_costs_and_is_used_where_it_pays(tmp_path, monkeypatch, 
 def test_nothing_is_compiled_where_nothing_is_trained_and_it_does_not_go_with_lanes(tmp_path):
     assert compiled(build_run(tmp_path, "untrained")) == (False, "nothing is trained")
     with pytest.raises(ConfigError, match="choose one of them"):
-        compose("digits", "fedavg", ["compile=true", "executor=side-by-side"])
+        compose("digits", "fedavg", ["compile=true", "executor=parallel"])
 
 
 @pytest.mark.parametrize("overrides", [(), ("objective=byol",), ("training.precision=bf16-mixed",)])

@@ -310,9 +310,9 @@ class TestMeasured:
 
 
 def test_the_config_chooses(tmp_path):
-    for name, words in (("a", ()), ("b", ("executor=one-by-one",))):
+    for name, words in (("a", ()), ("b", ("executor=sequential",))):
         work = build_run(tmp_path / name, "fedavg", *words).loop.executor
         assert (type(work), work.bitwise_exact) == (SequentialExecutor, True)
-    work = build_run(tmp_path / "c", "fedavg", "executor=side-by-side", "lanes=3").loop.executor
+    work = build_run(tmp_path / "c", "fedavg", "executor=parallel", "lanes=3").loop.executor
     assert (type(work), work.bitwise_exact) == (ParallelExecutor, True)
     assert [lane.recorder for lane in work.lanes] == [None] * 3

@@ -137,11 +137,11 @@ class TestLocalWork:
             ("training.epochs=2", [2] * 6, EPOCH, (1, 1, 2, 2, 2, 3)),
             ("training.epochs=1 training.drop_last=true", [1] * 6,
              ([2], [8], [8], [8], [8, 8], [8, 8]), (1, 1, 1, 1, 2, 2)),
-            ("training.epochs=1 training.smallest_batch=1 heads.head_norm=false", [1] * 6,
+            ("training.epochs=1 training.min_batch_size=1 heads.head_norm=false", [1] * 6,
              ([2], [8], [8, 1], [8, 2], [8, 8], [8, 8, 1]), (1, 1, 2, 2, 2, 3)),
             # the largest has 17 images, so 3 steps are wanted: at most as many epochs as do not exceed them
-            ("training.epochs=1 training.most_epochs=4", (3, 3, 1, 1, 1, 1), EPOCH, (1, 1, 2, 2, 2, 3)),
-            ("training.epochs=1 training.most_epochs=2", (2, 2, 1, 1, 1, 1), EPOCH, (1, 1, 2, 2, 2, 3)),
+            ("training.epochs=1 training.max_epochs=4", (3, 3, 1, 1, 1, 1), EPOCH, (1, 1, 2, 2, 2, 3)),
+            ("training.epochs=1 training.max_epochs=2", (2, 2, 1, 1, 1, 1), EPOCH, (1, 1, 2, 2, 2, 3)),
         ],
     )  # fmt: skip
     def test_epochs_and_batches_of_clients_of_all_sizes(self, tmp_path, monkeypatch, words, epochs, batches, counted):
@@ -164,11 +164,11 @@ class TestLocalWork:
     @pytest.mark.parametrize(
         ("words", "line"),
         [
-            ("objective=align_uniform heads.head_norm=false training.smallest_batch=1",
+            ("objective=align_uniform heads.head_norm=false training.min_batch_size=1",
              "the loss of AlignUniform is not defined for one image"),
-            ("training.smallest_batch=1", "smallest_batch=1: BatchNorm in the heads cannot train on one"),
-            ("training.most_epochs=4 training.epochs=5", "most_epochs=4: give at least training.epochs="),
-            ("training.most_epochs=4 training.drop_last=true", "most_epochs=4: give at least training.epochs="),
+            ("training.min_batch_size=1", "min_batch_size=1: BatchNorm in the heads cannot train on one"),
+            ("training.max_epochs=4 training.epochs=5", "max_epochs=4: give at least training.epochs="),
+            ("training.max_epochs=4 training.drop_last=true", "max_epochs=4: give at least training.epochs="),
             ("schedule.name=cosine_twice schedule.per=step", "cosine_twice: its rate is that of a round"),
         ],
     )  # fmt: skip

@@ -25,8 +25,10 @@ def test_places_lead_to_ids_and_ids_to_what_they_hold(absent):
     clients = data.Clients(PARTS, absent, {3: "wide"})
     ids = [k for k in range(5) if k != absent]
     assert len(clients) == len(ids)
-    kinds = {k: "wide" if k == 3 else "default" for k in ids}
-    assert [(client.id, client.examples, client.kind) for client in clients] == [(k, k + 2, kinds[k]) for k in ids]
+    architectures = {k: "wide" if k == 3 else "default" for k in ids}
+    assert [(client.id, client.examples, client.architecture) for client in clients] == [
+        (k, k + 2, architectures[k]) for k in ids
+    ]
     assert [client.id for client in clients[1:3]] == ids[1:3]
     assert clients[-1].id == ids[-1]
     with pytest.raises(IndexError):

@@ -137,7 +137,7 @@ def test_on_a_cpu_tf32_is_float32():
 
 def test_deterministic_visits_are_one_by_one_and_no_choice_is_made_by_time(tmp_path):
     kinds = {}
-    for words in ((), ("deterministic=true",), ("deterministic=true", "executor=side-by-side")):
+    for words in ((), ("deterministic=true",), ("deterministic=true", "executor=parallel")):
         with SimulatedGPU():
             run = build_run(tmp_path, "fedavg", "accelerator=cuda", "devices=1", *words)
             kinds[type(run.loop.executor)] = torch.are_deterministic_algorithms_enabled()

@@ -74,7 +74,7 @@ def test_a_line_sums_its_visits_and_summarises_their_notes():
     ]
     line = {"round": 2, "loss": 3.0, "images": 13, "client_seconds": 2.25, "bytes_up": {"weights": 28}}
     line |= {"bytes_down": {}}
-    notes = {"drift": {"least": 1.0, "mean": 2.0, "most": 4.0}, "lambda": {"least": 3.0, "mean": 3.0, "most": 3.0}}
+    notes = {"drift": {"min": 1.0, "mean": 2.0, "max": 4.0}, "lambda": {"min": 3.0, "mean": 3.0, "max": 3.0}}
     assert round_line(1, clients, [], ledger) == line | {"notes": notes}
     server = {"server_loss": None, "server_seconds": 0.25, "server_images": 0}
     nothing = {"loss": None, "images": 0, "client_seconds": 0, "bytes_up": {}}

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from benchmark.errors import ConfigError
-from benchmark.federation.attendance import Attendance
 from benchmark.federation.loop import Callback
+from benchmark.federation.participation import Participation
 from methods import trees
 from tests.methods.contract import WEIGHTS
 from tests.run_helpers import build_experiment, build_run, collect_visits, same
@@ -42,7 +42,7 @@ def test_the_deadline_is_of_the_images_of_a_visit(case, tmp_path):
     given = ("federation.deadline=0.8", "partition.alpha=0.3", "training.batch_size=4")
     loop = build_run(tmp_path, *case.split(), *given).loop
     images = [client.examples for client in loop.clients]
-    by_epoch, by_step = (Attendance(deadline=0.8).late(loop.streams, seen) for seen in (images, [4] * 4))
+    by_epoch, by_step = (Participation(deadline=0.8).late(loop.streams, seen) for seen in (images, [4] * 4))
     assert by_epoch != by_step
     assert loop.late == (by_step if "steps" in case else by_epoch)
 

@@ -11,7 +11,7 @@ from benchmark.errors import ConfigError
 from benchmark.federation.accountant import Release, epsilon
 from benchmark.federation.clipping import Clipping
 from benchmark.federation.stages import Exchange, Reply
-from benchmark.federation.update_privacy import WITHIN, UpdatePrivacy
+from benchmark.federation.update_privacy import UNDER_CLIP, UpdatePrivacy
 from benchmark.rng import Streams
 from benchmark.tracking.record import covers_encoder, headline
 from methods import trees
@@ -95,9 +95,9 @@ class TestAdaptive:
     def test_clients_say_whether_their_updates_are_within_the_clip_which_moves_by_the_papers_rule(self):
         """The update has norm 5. Three of four within, quantile 0.5: C exp(-0.2 (0.75 - 0.5))."""
         for clip, said in ((4.9, -0.5), (5.1, 0.5)):
-            assert behind(privacy("central", clip, 0.0, name="adaptive"), visit(), REPLY)[WITHIN]["n"] == said
+            assert behind(privacy("central", clip, 0.0, name="adaptive"), visit(), REPLY)[UNDER_CLIP]["n"] == said
         made = privacy("central", 2.0, 0.0, name="adaptive")
-        replies = Replies({"weights": {"w": torch.zeros(3)}, WITHIN: {"n": torch.tensor(1.0)}}, range(4))
+        replies = Replies({"weights": {"w": torch.zeros(3)}, UNDER_CLIP: {"n": torch.tensor(1.0)}}, range(4))
         combined = on_server(made, FIT, replies, {}, 4)
         assert made.clipping.norm == pytest.approx(2 * math.exp(-0.2 * 0.25))
         assert set(combined) == {"weights"}
@@ -115,7 +115,7 @@ class TestAdaptive:
         assert updates > 1.1
         both = epsilon(((Release(updates), 1), (Release(5 / 0.5), 1)), 1e-5)
         assert both == pytest.approx(epsilon(((Release(1.1), 1),), 1e-5), rel=1e-9)
-        replies = Replies({"weights": {"w": torch.zeros(10_000)}, WITHIN: {"n": torch.tensor(0.0)}}, range(4))
+        replies = Replies({"weights": {"w": torch.zeros(10_000)}, UNDER_CLIP: {"n": torch.tensor(0.0)}}, range(4))
         made, phase = privacy("central", 1.0, 0.3, name="adaptive", cohort=4), Phase("fit", uplink={"weights": Sum()})
         noise = on_server(made, phase, replies, {}, 4)["weights"]["w"].std().item()
         assert noise == pytest.approx((0.3**-2 - 0.4**-2) ** -0.5, rel=0.03)
@@ -180,7 +180,7 @@ class TestNoise:
 
 class TestRuns:
     def test_of_no_rounds_may_have_noise_masks_or_compression(self, tmp_path):
-        for words in ((CENTRAL, *NOISY), ("privacy.secure_sums=true",), ("compression.name=int8",)):
+        for words in ((CENTRAL, *NOISY), ("privacy.secure_aggregation=true",), ("compression.name=int8",)):
             run_helpers.build_run(tmp_path / words[0], "fedavg", "federation.rounds=0", *words)
 
     def test_a_bound_that_nothing_reaches_is_the_plain_mean_over_clients_and_a_small_one_bounds_a_round(self, tmp_path):
@@ -269,7 +269,7 @@ MISTAKES = {
     f"{CENTRAL} {NOISE} method.weighting=batches": "all clients count alike: set method.weighting=clients",
     f"{CENTRAL} {NOISE} privacy.epsilon=.inf": "privacy.epsilon=inf: give a number",
     f"{CENTRAL} {NOISE} privacy.quantile=0.9": "needs privacy.clipping=adaptive",
-    "privacy.range=3": "privacy.range needs privacy.secure_sums=true",
+    "privacy.range=3": "privacy.range needs privacy.secure_aggregation=true",
 }
 """Words, the first of which may be a method other than FedAvg -> what the error says."""
 
@@ -297,7 +297,7 @@ class TestPoissonAndAdaptive(Noisy, DurabilityContract):
 
     def bill(self, run):
         bill = dict.fromkeys(test_fedavg.TestFedAvg().bill(run), WEIGHTS - 4 * STATISTICS)
-        return bill | {("fit", "up", WITHIN): 4}
+        return bill | {("fit", "up", UNDER_CLIP): 4}
 
 
 class TestLocal(Noisy):

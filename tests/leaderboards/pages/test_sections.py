@@ -118,11 +118,11 @@ def test_a_page_links_to_the_papers_tables_with_rows_of_its_method(title, link):
 
 SSD = Result(
     **{"file": "ssd", "method": "ssd", "objective": "align_uniform", "scenario": "ssd/cifar10-cross-silo"},
-    **{"paper": "Fang | Yang", "repository": "a/b", "commit": "abc", "driven": "fit", "slips": "", "met": True},
+    **{"paper": "Fang | Yang", "repository": "a/b", "commit": "abc", "driven": "fit", "author_bugs": "", "met": True},
     **{"clients": 2, "rounds": 3, "steps": 10, "precisions": {"float32": Precision(2.8e-7, 5e-6, 1e-3)}},
     effects=(Effect("training.views", "separate", "joint", 0.2, 0.25, 0.01),),
 )
-NOT_MET = {"met": False, "slips": "scaled", "effects": ()}
+NOT_MET = {"met": False, "author_bugs": "scaled", "effects": ()}
 LDAWA = replace(SSD, file="ldawa", precisions={"float64": Precision(None, None, 3e-9)}, **NOT_MET)
 
 

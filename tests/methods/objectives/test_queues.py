@@ -93,10 +93,10 @@ class TestProtoCL(ObjectiveContract):
         (pictures,) = views(1, images=examples, seed=4)
         before = {name: value.clone() for name, value in objective.state_dict().items() if "ncoder" in name}
 
-        def look():
+        def plain_batches():
             return iter(batch()._replace(views=(piece,)) for piece in pictures.split(5))
 
-        method.start_epoch(look, torch.Generator().manual_seed(0))
+        method.start_epoch(plain_batches, torch.Generator().manual_seed(0))
         assert objective.training  # and the networks are left as they were
         assert all(torch.equal(value, objective.state_dict()[name]) for name, value in before.items())
         return objective
@@ -141,8 +141,8 @@ class TestProtoCL(ObjectiveContract):
             fit_pooled(method, run.data, tmp_path, epochs)
             assert bool(method.objective.prototypes.any()) == expected
 
-        def start_epoch(self, look, stream):
-            seen.append((self.training, torch.is_grad_enabled(), sum(len(shown.index) for shown in look())))
+        def start_epoch(self, plain_batches, stream):
+            seen.append((self.training, torch.is_grad_enabled(), sum(len(shown.index) for shown in plain_batches())))
 
         monkeypatch.setattr(ProtoCL, "start_epoch", start_epoch)
         overrides = ("objective=protocl", "training.epochs=2", "federation.rounds=1", "federation.participation=1")

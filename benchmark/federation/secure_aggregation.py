@@ -1,4 +1,4 @@
-"""Secure sums: the server sees clients' replies only under masks, which cancel in the sum (Bonawitz et al. 2017).
+"""Secure aggregation: the server sees replies only under masks, which cancel in the sum (Bonawitz et al. 2017).
 
 A client multiplies what is averaged or summed by its weight, rounds it to whole multiples of a step, and adds to every
 number a mask modulo 2^32 for each of its neighbours: of every pair one adds the mask that the other subtracts. A masked
@@ -30,6 +30,7 @@ from benchmark.rng import Streams
 from methods import trees
 from methods.base import Mean, MethodError, Phase, Reduction, Replies, Sum, Tree, Visit
 
+KEY = "privacy.secure_aggregation"
 DEGREE = 10
 """Neighbours that a client shares a mask with."""
 MODULUS = 2**32
@@ -40,7 +41,7 @@ def is_masked(phase: Phase, how: Reduction | None) -> bool:
     return phase.where == "clients" and (isinstance(how, Sum) or (isinstance(how, Mean) and not how.single))
 
 
-class SecureSums(Stage):
+class SecureAggregation(Stage):
     """Masked sums of a run.
 
     Args:
@@ -68,7 +69,7 @@ class SecureSums(Stage):
             MethodError: a number or a weight is larger than was agreed on, or whole numbers are sent.
         """
         hows = {entry: how for entry, how in exchange.reductions.items() if is_masked(exchange.phase, how)}
-        refuse_partial("secure_sums", [*hows], reply)
+        refuse_partial("secure_aggregation", [*hows], reply)
         cohort = self.cohort(exchange.phase, exchange.round, exchange.reached)
         masked = {entry: cohort.masked(reply.visit, entry, reply.message[entry], how) for entry, how in hows.items()}
         nbytes = {entry: sum(4 * leaf.numel() for _, leaf in trees.leaves(tree)) for entry, tree in masked.items()}
@@ -85,9 +86,9 @@ class SecureSums(Stage):
 
 
 class MaskedCohort:
-    """The clients of one phase that share masks; `SecureSums.cohort` makes it."""
+    """The clients of one phase that share masks; `SecureAggregation.cohort` makes it."""
 
-    def __init__(self, sums: SecureSums, phase: Phase, round: int, clients: Sequence[int]) -> None:
+    def __init__(self, sums: SecureAggregation, phase: Phase, round: int, clients: Sequence[int]) -> None:
         self.sums, self.phase, self.round, self.clients = sums, phase, round, clients
         self.step = len(clients) * sums.largest / (MODULUS // 2 - len(clients))
 
@@ -97,8 +98,10 @@ class MaskedCohort:
         if isinstance(how, Mean):
             weight = visit.weight(str(how.by)) / self.sums.weights[str(how.by)]
             if weight > 1:
-                raise MethodError(f"privacy.secure_sums: {visit.client} weighs more in {entry!r} than was agreed on")
-        refuse_whole_numbers(entry, tree, "privacy.secure_sums")
+                raise MethodError(
+                    f"privacy.secure_aggregation: {visit.client} weighs more in {entry!r} than was agreed on"
+                )
+        refuse_whole_numbers(entry, tree, KEY)
         for path, leaf in trees.leaves(tree):
             size = weight * float(leaf.abs().max()) if leaf.numel() else 0.0
             if not math.isfinite(size):
@@ -108,7 +111,7 @@ class MaskedCohort:
                 )
             if size > self.sums.largest:
                 raise MethodError(
-                    f"privacy.secure_sums: {visit.client} sends {size:.3g} in {'.'.join(map(str, path))} of {entry!r}, "
+                    f"{KEY}: {visit.client} sends {size:.3g} in {'.'.join(map(str, path))} of {entry!r}, "
                     f"and no number may be larger than privacy.range={self.sums.largest:g}: raise it"
                 )
         content = {"sum": tree, **({"weight": {"all": torch.ones(())}} if isinstance(how, Mean) else {})}

@@ -9,16 +9,16 @@ from benchmark.errors import ConfigError, DivergedError
 from benchmark.execution.base import VisitResult
 from benchmark.federation.aggregation import Aggregation
 from benchmark.federation.clipping import Clipping
-from benchmark.federation.secure_sums import MODULUS, MaskedCohort, SecureSums
+from benchmark.federation.secure_aggregation import MODULUS, MaskedCohort, SecureAggregation
 from benchmark.federation.stages import Exchange, Reply
-from benchmark.federation.update_privacy import WITHIN, UpdatePrivacy
+from benchmark.federation.update_privacy import UNDER_CLIP, UpdatePrivacy
 from benchmark.federation.uplink import Uplink
 from benchmark.rng import Streams
 from methods import trees
 from methods.base import Cat, Client, Each, Mean, MethodError, Phase, Replies, Sum, Visit
 from tests import run_helpers
 
-SECURE = "privacy.secure_sums=true"
+SECURE = "privacy.secure_aggregation=true"
 FIT = Phase("fit", uplink={"weights": Mean("examples"), "delta": Sum(), "rows": Each()})
 N = 10_000
 
@@ -38,7 +38,7 @@ def visit(client, examples=None):
 
 def cohort(clients, largest=8.0, seed=0):
     weights = {"examples": 50, "batches": 5, "clients": 1}
-    return SecureSums(largest, weights, torch.float32, Streams(seed)).cohort(FIT, 0, clients)
+    return SecureAggregation(largest, weights, torch.float32, Streams(seed)).cohort(FIT, 0, clients)
 
 
 def sent(masked, visit, message, uplink=FIT.uplink):
@@ -174,7 +174,7 @@ class TestRuns:
         assert run_helpers.difference(masked.loop.server["weights"], plain.loop.server["weights"]) < bound
         assert not run_helpers.same(run_helpers.state(plain), run_helpers.state(masked))
         assert any(line.get("lost") for line in masked.loop.history) == ("federation.dropout=0.4" in words)
-        assert record["privacy"]["secure_sums"]
+        assert record["privacy"]["secure_aggregation"]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_what_cannot_be_masked_is_refused_in_one_line(method, words, line, tmp_p
 class TestUplink:
     """Noise is added by its client before the reply is masked, a clip bounds it, and nothing is missing."""
 
-    MASKS = SecureSums(8.0, {"clients": 1}, torch.float32, Streams(0))
+    MASKS = SecureAggregation(8.0, {"clients": 1}, torch.float32, Streams(0))
 
     def sent(self, updates, masks=None, message=None):
         phase, client = Phase("fit", uplink={"weights": Mean("clients")}), Client(0, 10)
@@ -215,12 +215,15 @@ class TestUplink:
         assert (noisy - clipped).abs().min() > 0.01
 
     def test_a_reply_without_what_all_are_counted_for_is_refused(self):
-        for updates, masks, key in ((self.updates("central"), None, "mechanism"), (None, self.MASKS, "secure_sums")):
+        for updates, masks, key in (
+            (self.updates("central"), None, "mechanism"),
+            (None, self.MASKS, "secure_aggregation"),
+        ):
             with pytest.raises(MethodError, match=f"privacy.{key}: client 0 sends no weights in phase 'fit'"):
                 self.sent(updates, masks, message={})
 
     def test_an_adaptive_clip_is_masked_and_billed_too(self):
         way = self.sent(self.updates("central", "adaptive"), self.MASKS)
-        assert way.nbytes == {"weights": 2 * 4 + 4, WITHIN: 4}
-        assert set(way.message) == set(way.received) == {"weights", WITHIN}
+        assert way.nbytes == {"weights": 2 * 4 + 4, UNDER_CLIP: 4}
+        assert set(way.message) == set(way.received) == {"weights", UNDER_CLIP}
         assert way.received["weights"]["sum"]["w"].dtype == torch.int64

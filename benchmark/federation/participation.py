@@ -17,7 +17,7 @@ SPREAD = 0.5
 
 
 @dataclass(frozen=True)
-class Attendance:
+class Participation:
     """A round's clients and those of them that reply; every draw is from the run's streams.
 
     participation: share of all clients that is drawn. poisson: each client is drawn by itself, with that probability,
@@ -28,7 +28,7 @@ class Attendance:
     `poisson`, at least one client is there, and one replies, even if it is late.
     """
 
-    participation: float = 1.0
+    share: float = 1.0
     availability: float = 1.0
     dropout: float = 0.0
     deadline: float | None = None
@@ -36,20 +36,20 @@ class Attendance:
 
     def expected(self, clients: int) -> float:
         """The mean number of replies in a round, of `clients` that meet the deadline, where it is `poisson`."""
-        return clients * self.participation * self.availability * (1 - self.dropout)
+        return clients * self.share * self.availability * (1 - self.dropout)
 
     def drawn(self, streams: Streams, round: int, clients: int) -> list[int]:
         """Sorted indices of the clients drawn for a round, of `clients`."""
         if self.poisson:
             chance = torch.rand(clients, generator=streams.generator("cohort", round=round))
-            return (chance < self.participation * self.availability).nonzero().squeeze(1).tolist()
+            return (chance < self.share * self.availability).nonzero().squeeze(1).tolist()
         if self.availability == 1:
-            return streams.cohort(round, clients, self.participation)
+            return streams.cohort(round, clients, self.share)
         chance = torch.rand(clients, generator=streams.generator("availability", round=round))
         there = (chance < self.availability).nonzero().squeeze(1)
         there = there if len(there) else chance.argmin().view(1)
         order = torch.randperm(len(there), generator=streams.generator("cohort", round=round))
-        return sorted(there[order[: cohort_size(clients, self.participation)]].tolist())
+        return sorted(there[order[: cohort_size(clients, self.share)]].tolist())
 
     def replying(self, streams: Streams, round: int, drawn: Sequence[int], late: Collection[int] = ()) -> list[int]:
         """Those of the drawn clients that reply. late: clients that miss the deadline."""
