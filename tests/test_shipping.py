@@ -51,9 +51,9 @@ class FedHalf(FedAvg):
         super().__init__(objective, **kwargs)
         self.share = check_number("method.share", share, above=0)
 
-    def update(self, server: Tree, context: RoundContext, replies: Replies) -> Tree:
+    def update(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The weights, moved by the share."""
-        mean = super().update(server, context, replies)["weights"]
+        mean = super().update(server, round_context, replies)["weights"]
         moved = trees.map(lambda old, new: old + self.share * (new - old), server["weights"], mean)
         return {**server, "weights": moved}
 ''',
