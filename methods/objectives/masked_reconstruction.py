@@ -68,6 +68,7 @@ class MaskedReconstruction(Objective):
     """
 
     views = ("augment",)
+    travels = ("encoder", "decoder")
 
     def __init__(
         self,
