@@ -121,13 +121,6 @@ def test_an_encoder_of_ones_own_is_evaluated_in_ten_lines(monkeypatch):
     assert names["inputs"].batch(torch.arange(4), crop, torch.Generator().manual_seed(0)).shape == (4, 3, 8, 8)
 
 
-def test_the_page_of_protocols_names_all_of_them():
-    (table,) = re.findall(r"^\| id \|.*?\n\n", text_of("evaluation.md"), re.DOTALL | re.MULTILINE)
-    short = {f"linear-{name}/v1": f"`-{name}`" for name in ("ssd", "fedu", "ldawa")}
-    short["linear-ldawa/v2"] = "`-ldawa/v2`"
-    assert all(short.get(name, f"`{name}`") in table for name in PROTOCOLS)
-
-
 def test_the_notebook_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}

@@ -68,7 +68,7 @@ class MaskedReconstruction(Objective):
     """
 
     views = ("augment",)
-    travels = ("encoder", "decoder")
+    travels: tuple[str, ...] = ("encoder", "decoder")
 
     def __init__(
         self,
