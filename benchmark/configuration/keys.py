@@ -66,6 +66,17 @@ def fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) if isinstance(hint, type) and hint is not Any else True
 
 
+def converted(value: Any, hint: Any) -> Any:
+    """A value that fits a type, as that type: a whole number as a float, a number as text; item by item in a list."""
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if isinstance(value, list):
+        inner = next((get_args(option)[0] for option in options if get_origin(option) is list), Any)
+        return [converted(item, inner) for item in value]
+    if not isinstance(value, int | float) or any(fits(value, option) for option in options if option is not float):
+        return value
+    return float(value) if float in options else str(value)
+
+
 def describe(hint: Any) -> str:
     """An argument's type in words: `a number or null`, `a list, each a whole number`."""
     if hint in PLAIN:

@@ -4,16 +4,16 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from typing import Any, get_origin, get_type_hints
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from benchmark.configuration import partitions
-from benchmark.configuration.keys import OTHER_WORDS, describe, fits, nearest
+from benchmark.configuration.keys import OTHER_WORDS, converted, describe, fits, nearest
 from benchmark.configuration.schema import KEYS, RENAMED, Config
 from benchmark.configuration.written import TEXTS, UNKNOWN, WORD, Hint, Written, as_written, read_value, settled
 from benchmark.errors import ConfigError
@@ -226,34 +226,19 @@ def update(config: dict[str, Any], layer: Mapping[str, Any], path: str = "") -> 
 
 
 def convert_types(config: dict[str, Any], sections: Iterable[str]) -> None:
-    """Convert the values of sections to the schema's types, such as a whole number to a float."""
-    if values := {section: config[section] for section in sections}:
-        dataset = values["data"].pop("class", None) if "data" in values else None  # see TYPED
-        try:
-            converted: Any = OmegaConf.to_container(OmegaConf.merge(_part_of_schema(tuple(values)), values))
-        except OmegaConfBaseException as error:
-            raise ConfigError(short_error(error)) from error
-        config.update({section: converted[section] for section in values})
-        if dataset is not None:
-            config["data"]["class"] = dataset
-
-
-@cache
-def schema() -> DictConfig:
-    """The schema with its types and defaults; not to be changed."""
-    return OmegaConf.structured(Config())
-
-
-@cache
-def _part_of_schema(sections: tuple[str, ...]) -> DictConfig:
-    return OmegaConf.masked_copy(schema(), list(sections))
+    """Convert the values of sections to the schema's types, such as a whole number to a float, in place."""
+    for section in sections:
+        if section in TYPED:
+            keys, values = TYPED[section], {**deepcopy(defaults()[section]), **config[section]}
+            config[section] = {key: converted(value, keys[key]) for key, value in values.items()}
+        else:
+            config[section] = converted(config[section], HINTS[section])
 
 
 @cache
 def defaults() -> dict[str, Any]:
     """The content of a config without any layer; not to be changed."""
-    content: Any = OmegaConf.to_container(schema())
-    return content
+    return asdict(Config())
 
 
 def check_keys(layer: Mapping[str, Any]) -> None:
@@ -282,7 +267,8 @@ def check_keys(layer: Mapping[str, Any]) -> None:
 
 def _check_type(key: str, value: Any, hint: Any) -> None:
     interpolated = isinstance(value, str) and value.startswith("${")
-    if not fits(value, hint) and hint is not str and not interpolated:  # a number is as good a name as any
+    is_name = hint is str and isinstance(value, int | float)  # a number is as good a name as any
+    if not (fits(value, hint) or is_name or interpolated):
         items = value if isinstance(value, str) and hint == list[str] else "a,b"
         example = f", e.g. {key}=[{items}]" if get_origin(hint) is list else ""
         raise ConfigError(f"{key}={value!r}: give {describe(hint)}{example}")

@@ -385,7 +385,7 @@ class TestValues:
             ("training.steps=3 training.epochs=2", "give one of them"),
             ("optimizer.lr=${nothing}", "optimizer.lr: Interpolation key 'nothing' not found"),
             ("training.epochs=${output}", "training.epochs='runs': give a whole number"),
-            ("output=", "output: "),
+            ("output=", "output=None: give a text"),
             ("'objective={name: byol}'", "objective={'name': 'byol'}: give a name"),
         ],
     )
