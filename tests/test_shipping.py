@@ -135,24 +135,25 @@ PROTOCOL = {
 from eval.features import Features
 
 
-def mean_norm(features: Features) -> dict[str, float]:
+def mean_norm(features: Features, power: float) -> dict[str, float]:
     """The mean norm of the test images' features."""
-    return {"norm": float(features.test.norm(dim=1).mean())}
+    return {"norm": float(features.test_x.norm(p=power, dim=1).mean())}
 ''',
     "eval/protocols.yaml": """norms/v1:
   uses_labels: false
   summary: Mean norm of the features of test images.
   compute: eval.norms.mean_norm
+  settings: {power: 2.0}
   headline: norm
 """,
-    "tests/eval/test_norms.py": """import torch
+    "tests/eval/test_protocol.py": """
 
-from eval import norms
+PINNED["norms/v1"] = {"power": 2.0}
 
 
-def test_ones(monkeypatch):
-    features = type("Known", (), {"test": torch.ones(3, 4)})()
-    assert norms.mean_norm(features) == {"norm": 2.0}
+def test_the_mean_norm(subject):
+    expected = subject.features.test_x.square().sum(1).sqrt().mean()
+    assert PROTOCOLS["norms/v1"].compute(subject.features, power=2.0)["norm"] == pytest.approx(float(expected))
 """,
 }
 REGRESSION, SUITES = "tests/benchmark/audit/test_regression.py", "tests/benchmark/configuration/test_suites.py"
@@ -178,10 +179,7 @@ SHIPPED = {
         "tests/test_results.py::test_a_methods_page_has_our_numbers[fedhalf]",
     ),
     "objective": ("tests/methods/objectives/test_halved.py", "tests/methods/objectives/test_empty_projector.py"),
-    "protocol": (
-        *("tests/eval/test_norms.py", "tests/eval/test_protocol.py"),
-        "tests/benchmark/evaluation/test_protocols.py",
-    ),
+    "protocol": ("tests/eval/test_protocol.py", "tests/benchmark/evaluation/test_protocols.py"),
 }
 """What is shipped -> further tests that ask for it."""
 FILES = {"method": (METHOD, 7), "objective": (OBJECTIVE, 5), "protocol": (PROTOCOL, 3)}
