@@ -64,6 +64,16 @@ class RankError(UserError):
     """Ranks that cannot connect to each other."""
 
 
+def one_line(said: object) -> str:
+    """What an error, or another program, says, as one line; the kind of an error that says nothing."""
+    return " ".join(str(said).split()) or type(said).__name__
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, or its kind where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def count(number: int, noun: str) -> str:
     """A number and its noun, which has an s but after 1."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,14 +1,13 @@
 """Data sets that torchvision knows, from their archives in a folder."""
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from datamodules.cache import Raw
 from datamodules.embedded import EMBEDDED
-from datamodules.errors import DataError
+from datamodules.errors import DataError, nearest, one_line
+from datamodules.raw import Raw
 from datamodules.splits import SPLITS
 
 ARCHIVES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion_mnist": "FashionMNIST"}
@@ -25,8 +24,8 @@ def archive(name: str, root: Path, download: bool) -> Raw:
         here = [file.stem for file in files if file.is_dir() or file.suffix in (".csv", ".npz")]
         if not root.is_dir():
             missing = f"no data set {name!r}: data.root={root} is no folder"
-        elif near := get_close_matches(name, [*here, *EMBEDDED, *ARCHIVES], n=1):
-            missing = f"no data set {name!r} in {root} (did you mean {near[0]!r}?)"
+        elif near := nearest(name, [*here, *EMBEDDED, *ARCHIVES]):
+            missing = f"no data set {name!r} in {root}{near}"
         raise DataError(f"{missing}; set data.root=... to the folder that holds {name}/, or choose one of {choices}")
     from torchvision import datasets
 
@@ -37,7 +36,7 @@ def archive(name: str, root: Path, download: bool) -> Raw:
         try:
             data = kind(root, download=download, **selection)
         except (RuntimeError, OSError) as error:
-            reason = " ".join(str(error).split()).partition(". You can use download")[0]  # it is `data.download` here
+            reason = one_line(error).partition(". You can use download")[0]  # it is `data.download` here
             raise DataError(
                 f"{missing} and for torchvision's {kind.__name__} archive in {root} ({reason}); "
                 "set data.download=true, or data.root=... to the folder that holds one of them"
@@ -46,4 +45,4 @@ def archive(name: str, root: Path, download: bool) -> Raw:
         array = array[:, None] if array.ndim == 3 else array
         images[split] = array.transpose(0, 3, 1, 2) if array.shape[-1] == 3 else array
         labels[split] = np.asarray(data.labels if name in ("svhn", "stl10") else data.targets)
-    return Raw(tuple(getattr(data, "classes", "0123456789")), images, labels, np.asarray)
+    return Raw(tuple(getattr(data, "classes", "0123456789")), images, labels)

@@ -1,8 +1,8 @@
 """Images that other libraries hold: NumPy files, and Hugging Face data sets saved to disk."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,64 +10,75 @@ import numpy as np
 from PIL import Image
 
 from datamodules import columns
-from datamodules.cache import Raw
-from datamodules.errors import DataError
+from datamodules.errors import DataError, one_line
 from datamodules.pictures import Picture, as_image
-from datamodules.splits import SPLITS, choose, is_missing, split_and_key, split_of
+from datamodules.raw import Raw, raw
+from datamodules.splits import SPLITS, Part, choose, is_missing, split_and_key, split_of
 
 KEYS = ("images", "labels", "clients")
 """Arrays of a split, of which labels and clients may be missing."""
 
 
-def of_numpy(arrays: Mapping[str, Any], where: Path, options: Mapping[str, Any] | None = None) -> Raw:
+def of_numpy(path: Path, options: Mapping[str, Any]) -> Raw:
     """A data set of arrays `{train,test}_{images,labels,clients}`, of which only the training images are required.
 
-    Images are uint8 or uint16, `[N, H, W]`, `[N, H, W, C]` or `[N, C, H, W]`; labels are whole numbers or
-    texts `[N]`; clients whole numbers or texts `[N]`. `splits` has other words, in either order: `val_labels`,
-    `x_train`. where: for messages. options: `train` and `test`, names of splits.
+    Images are uint8 or uint16, `[N, H, W]`, `[N, H, W, C]` or `[N, C, H, W]`; labels and clients are whole numbers or
+    texts `[N]`. `splits` has other words, in either order: `val_labels`, `x_train`.
+
+    Args:
+        path: an .npz file, or a folder of .npy files. options: `train` and `test`, names of splits.
+
+    Raises DataError: arrays of other names, types or shapes, or none.
     """
+    arrays = _stored(path)
     known = f"the arrays are {', '.join(f'{split}_{key}' for split in SPLITS for key in KEYS)}"
     found: dict[str, dict[str, str]] = {}  # split as the arrays call it -> key -> name of the array
     for name in arrays:
         split, key = split_and_key(name)
         if split is None or key is None:
-            raise DataError(f"{where} has an array {name!r}: {known}")
+            raise DataError(f"{path} has an array {name!r}: {known}")
         if key in found.setdefault(split, {}):
-            raise DataError(f"{where}: {found[split][key]} and {name} are both {key} of {split}: keep one")
+            raise DataError(f"{path}: {found[split][key]} and {name} are both {key} of {split}: keep one")
         found[split][key] = name
-    by_split = {split: names for split, names in found.items() if "images" in names}
-    train = (options or {}).get("train") or next((split for split in by_split if split_of(split) == "train"), None)
+    parts = {}
+    for split, names in found.items():
+        if "images" in names:
+            said = [arrays[names[key]].reshape(-1).tolist() if key in names else None for key in KEYS[1:]]
+            labels = None if all(map(is_missing, said[0] or ())) else said[0]
+            parts[split] = Part(arrays[names["images"]], labels, said[1])
+    train = options.get("train") or next((split for split in parts if split_of(split) == "train"), None)
     if train is None:
-        raise DataError(f"{where} has no array train_images: {known}")
-    for names in by_split.values():
-        if (given_as := names.get("labels")) and all(map(is_missing, arrays[given_as].reshape(-1).tolist())):
-            del names["labels"]
-    has_labels = "labels" in by_split.get(train, {})
-    unlabelled = {split for split, names in by_split.items() if has_labels and "labels" not in names}
-    sizes = {split: len(arrays[names["images"]]) for split, names in by_split.items()}
-    splits, notes = choose(sizes, str(where), given=options, unlabelled=unlabelled)
-    texts: dict[str, dict[str, Sequence[Any]]] = {"labels": {}, "clients": {}}
-    images = {}
-    for split, given in splits.items():
-        name = by_split[given]["images"]
-        images[split] = channels_first(arrays[name], f"{where}, {name}")
-        for key, by_key in texts.items():
-            if name := by_split[given].get(key, ""):
-                by_key[split] = _column(arrays[name], len(images[split]), f"{where}, {name}")
-    made = labelled(images, texts["labels"], texts["clients"], np.asarray, str(where))
-    alone = [name for split, names in found.items() if split not in by_split for name in names.values()]
-    return replace(made, notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))
+        raise DataError(f"{path} has no array train_images: {known}")
+    chosen, notes = choose(parts, str(path), options)
+    read = {}
+    for split, given in chosen.items():
+        names, part = found[given], parts[given]
+        images = channels_first(part.images, f"{path}, {names['images']}")
+        read[split] = part._replace(images=images)
+        for key, values in (("labels", part.labels), ("clients", part.clients)):
+            if values is not None:
+                _refuse_other(arrays[names[key]], len(images), f"{path}, {names[key]}")
+    alone = [name for split, names in found.items() if split not in parts for name in names.values()]
+    return raw(read, str(path), notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))
 
 
-def _column(array: np.ndarray, length: int, where: str) -> list[Any]:
-    """An array of one value an image, `[N]` or `[N, 1]`, as a list."""
-    column = array.reshape(-1) if array.shape in ((length,), (length, 1)) else None
-    if column is None or column.dtype.kind not in "iuU":
+def _stored(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file or a folder by name."""
+    try:
+        if path.is_dir():
+            return {file.stem: np.load(file, mmap_mode="r") for file in sorted(path.glob("*.npy"))}
+        with np.load(path) as archive:
+            return dict(archive)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read as arrays without objects: {one_line(error)}") from error
+
+
+def _refuse_other(array: np.ndarray, length: int, where: str) -> None:
+    """Raises DataError: it is no array of one value an image, `[N]` or `[N, 1]`."""
+    if array.shape not in ((length,), (length, 1)) or array.dtype.kind not in "iuU":
         raise DataError(
             f"{where} is {array.dtype} {list(array.shape)}: give {length} whole numbers or texts, one an image"
         )
-    values: list[Any] = column.tolist()
-    return values
 
 
 def channels_first(images: np.ndarray, where: str) -> np.ndarray:
@@ -84,42 +95,6 @@ def channels_first(images: np.ndarray, where: str) -> np.ndarray:
     return images
 
 
-def labelled(
-    images: Mapping[str, Any],
-    labels: Mapping[str, Sequence[Any]],
-    clients: Mapping[str, Sequence[Any]],
-    read: Callable[[Any], np.ndarray | Picture],
-    where: str,
-    classes: Sequence[str] | None = None,
-) -> Raw:
-    """A data set with the names of its classes and clients: labels are positions or names in `classes`, else names.
-
-    classes: None: the distinct labels of train, in increasing order. where: for messages.
-    """
-    if "train" not in labels:
-        labels = {}
-    for split, each in labels.items():
-        if missing := [k for k, label in enumerate(each) if is_missing(label)]:
-            raise DataError(
-                f"{where}: {len(missing):,} of {len(each):,} images of {split} have no label, the first is image "
-                f"{missing[0]} ({each[missing[0]]!r}): give all one, or remove them"
-            )
-    known = sorted(set(labels.get("train", ())), key=lambda label: (isinstance(label, str), label))
-    positions: dict[Any, int] = {label: k for k, label in enumerate(known)}
-    if classes is not None:
-        positions = {key: k for k, name in enumerate(classes) for key in (k, name)}
-    encoded = {}
-    for split, items in images.items():
-        given = labels.get(split)
-        if labels and given is None:
-            raise DataError(f"{where}: train has labels, {split} has none: give both, or neither")
-        if unknown := [label for label in given or () if label not in positions]:
-            raise DataError(f"{where}: label {unknown[0]!r} of {split} is none of train's classes")
-        encoded[split] = np.array([positions[label] for label in given] if given else [0] * len(items), dtype=np.int64)
-    names = tuple(map(str, known if classes is None else classes)) if labels else ()
-    return Raw(names, images, encoded, read, {split: list(map(str, each)) for split, each in clients.items()})
-
-
 def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
     """A Hugging Face data set that `save_to_disk` wrote; its splits are of `splits.NAMES`, or it is one without.
 
@@ -132,32 +107,28 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
     try:
         stored = datasets.load_from_disk(str(folder))
     except Exception as error:  # the library's errors are of many unrelated classes
-        reason = " ".join(str(error).split())
-        raise DataError(f"{folder} cannot be read as a Hugging Face data set: {reason}") from error
+        raise DataError(f"{folder} cannot be read as a Hugging Face data set: {one_line(error)}") from error
     splits = dict(stored) if isinstance(stored, datasets.DatasetDict) else {"train": stored}
-    sizes = {name: len(each) for name, each in splits.items()}
-    train = choose(sizes, str(folder), given=options).names["train"]
-    names, notes = columns.chosen(splits[train].features, options, str(folder))
-    image, label = names["image"], names["label"]
-    unlabelled = {name for name, each in splits.items() if label and not _has_labels(each, label)} - {train}
-    chosen, kept = choose(sizes, str(folder), given=options, unlabelled=unlabelled)
-    splits = {split: splits[name] for split, name in chosen.items()}
-    features = {split: each.features for split, each in splits.items()}
-    if image not in features.get("test", {image}):
-        raise DataError(f"{folder}: train has a column {image}, test has none: give both the same columns")
-    if label is not None and any(
-        each.get(label, features["train"][label]) != features["train"][label] for each in features.values()
-    ):
-        raise DataError(f"{folder}: the labels of train and test are numbered in other ways: give both the same names")
-    values = {
-        key: {split: list(each[names[key]]) for split, each in splits.items() if names[key] in each.features}
-        for key in ("label", "client")
-    }
-    if any(value in (None, "") for each in values["client"].values() for value in each):
+    parts = {name: Part(each) for name, each in splits.items()}
+    features = splits[choose(parts, str(folder), options).names["train"]].features
+    (image, label, client), notes = columns.chosen(features, options, str(folder))
+    for name, each in splits.items():
+        parts[name] = Part(each, *(list(each[key]) if key in each.features else None for key in (label, client)))
+    names, kept = choose(parts, str(folder), options)
+    parts = {split: parts[name] for split, name in names.items()}
+    for part in parts.values():
+        if image not in part.images.features:
+            raise DataError(f"{folder}: train has a column {image}, test has none: give both the same columns")
+        if label in part.images.features and part.images.features[label] != features[label]:
+            raise DataError(
+                f"{folder}: the labels of train and test are numbered in other ways: give both the same names"
+            )
+    if any(value in (None, "") for part in parts.values() for value in part.clients or ()):
         raise DataError(f"{folder}: some images have no client: give all one, or remove them")
     undecoded = datasets.Image(decode=False)  # the library would also fetch addresses, and open any path
-    read = {split: each.select_columns([image]).cast_column(image, undecoded) for split, each in splits.items()}
-    items = {split: [(each, position) for position in range(len(each))] for split, each in read.items()}
+    for split, part in parts.items():
+        rows = part.images.select_columns([image]).cast_column(image, undecoded)
+        parts[split] = part._replace(images=[(rows, position) for position in range(len(rows))])
 
     def image_of(item: tuple[Any, int]) -> Picture:
         rows, position = item
@@ -165,18 +136,10 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
         if not content:
             raise DataError(f"{where} has no bytes, only a path: save the data set with its images")
         try:
-            with Image.open(io.BytesIO(content)) as opened:
-                return as_image(opened, where)
-        except DataError:
-            raise
+            opened = Image.open(io.BytesIO(content))
         except Exception as error:  # decoders raise errors of many unrelated classes
             raise DataError(f"{where} cannot be read ({error}): replace or remove it") from error
+        return as_image(opened, where)
 
-    classes = getattr(features["train"].get(label), "names", None)  # None of labels that are plain values
-    raw = labelled(items, values["label"], values["client"], image_of, str(folder), classes)
-    return replace(raw, notes=(*kept, *raw.notes, *notes))
-
-
-def _has_labels(rows: Any, column: str) -> bool:
-    """Whether any row of a split has a label in this column."""
-    return column in rows.features and not all(map(is_missing, rows[column]))
+    classes = getattr(features.get(label), "names", None)  # None of labels that are plain values
+    return raw(parts, str(folder), image_of, classes, (*kept, *notes))

@@ -18,14 +18,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from datamodules.errors import DataError, UnreadableError
-from datamodules.pictures import Findings, Picture, eight_bits, picture, white_of
+from datamodules.pictures import Findings, Picture, eight_bits, picture
+from datamodules.raw import Raw
 from datamodules.splits import SPLITS
 
 UNREADABLE = 20  # images that cannot be read, after which no further one is looked for
@@ -38,23 +38,6 @@ Progress = Callable[[int, int], None]
 Fit = Callable[[np.ndarray], np.ndarray]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Raw:
-    """A data set before decoding: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8 or uint16, or more.
-
-    clients, paths: of each image, by split, where the data have them: the name of its client, and its file's path
-    within the split. notes: see `sources.Source`.
-    """
-
-    classes: tuple[str, ...]
-    images: Mapping[str, Any]
-    labels: Mapping[str, np.ndarray]
-    read: Callable[[Any], np.ndarray | Picture]
-    clients: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    paths: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 class Decoded(NamedTuple):
@@ -153,7 +136,7 @@ def _build(target: Path, raw: Raw, fit: Fit, levels: int | str | None, verify: b
         folder.mkdir()
         found, total = Findings(), sum(map(len, raw.labels.values()))
         try:
-            white = white_of(raw.images["train"], raw.read, levels, lambda: os.utime(temporary))  # see ABANDONED
+            white = _white_of(raw, levels, lambda: os.utime(temporary))  # see ABANDONED
             for split in SPLITS:
                 for kind in ("clients", "paths"):
                     if split in (texts := getattr(raw, kind)):
@@ -178,6 +161,27 @@ def _build(target: Path, raw: Raw, fit: Fit, levels: int | str | None, verify: b
         except OSError:
             if damage(target, verify) is not None:
                 raise
+
+
+def _white_of(raw: Raw, levels: int | str | None, alive: Callable[[], None]) -> int | None:
+    """The grey level of 16 bits that `levels` makes white: of `max`, the largest of train, None without any.
+
+    alive: called from time to time.
+    """
+    if levels != "max":
+        return levels if isinstance(levels, int) else None
+    items = raw.images["train"]
+
+    def largest(start: int) -> int:
+        images = (picture(raw.read(item)) for item in items[start : start + CHUNK])
+        return max((int(image.values.max()) for image in images if image.deep), default=0)
+
+    white = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for each in pool.map(largest, range(0, len(items), CHUNK)):
+            white = max(white, each)
+            alive()
+    return white or None
 
 
 @contextlib.contextmanager
@@ -255,14 +259,12 @@ def _unreadable(raw: Raw) -> list[UnreadableError]:
 
 def _other_size(raw: Raw, split: str, position: int, shape: Sequence[int], first: Sequence[int]) -> str:
     """The message for an image that is not as the first of train."""
+    other = shape[0] != first[0]
     texts = [
-        f"{name} is {width} x {height}" + (f" with {count} channels" if shape[0] != first[0] else "")
-        for name, (count, height, width) in (
-            (_name(raw, "train", 0), first),
-            (_name(raw, split, position), shape),
-        )
+        f"{_name(raw, of, place)} is {width} x {height}{f' with {count} channels' if other else ''}"
+        for of, place, (count, height, width) in (("train", 0, first), (split, position, shape))
     ]
-    do = "set data.channels=1 or 3" if shape[0] != first[0] else "set data.image_size=N (pixels) to resize all"
+    do = "set data.channels=1 or 3" if other else "set data.image_size=N (pixels) to resize all"
     return f"images differ in size: {' and '.join(texts)}; {do}"
 
 
@@ -273,21 +275,17 @@ def _name(raw: Raw, split: str, position: int) -> str:
 
 def _write_meta(folder: Path, classes: Sequence[str], notes: Sequence[str], levels: int | None) -> None:
     """`meta.json` of the arrays in a folder."""
-    files = {file.name: file.stat().st_size for file in sorted(folder.glob("*.npy"))}
+    sizes = {file.name: file.stat().st_size for file in sorted(folder.glob("*.npy"))}
     blocks = {}
-    for name, size in files.items():
+    for name, size in sizes.items():
         with (folder / name).open("rb") as stream:
             blocks[name] = [_block(stream, index) for index in range(-(-size // BLOCK))]
-    described = {"classes": classes, "notes": notes, "levels": levels, "sha256": _content_hash(folder)}
-    meta = {**described, "bytes": files, "blocks": blocks}
-    text = json.dumps({**meta, "checksum": _checksum(meta)})
-    (folder / "meta.json").write_text(text, encoding="utf-8")
-
-
-def _content_hash(folder: Path) -> str:
     digest = hashlib.sha256()
     for name in ARRAYS:
         array = np.load(folder / f"{name}.npy", mmap_mode="r")
         digest.update(repr(array.shape).encode())
         digest.update(array.reshape(-1).data)
-    return digest.hexdigest()
+    meta: dict[str, Any] = {"classes": classes, "notes": notes, "levels": levels, "sha256": digest.hexdigest()}
+    meta |= {"bytes": sizes, "blocks": blocks}
+    text = json.dumps({**meta, "checksum": _checksum(meta)})
+    (folder / "meta.json").write_text(text, encoding="utf-8")

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from datamodules.cache import Raw
 from datamodules.errors import DataError
+from datamodules.raw import Raw, a_fifth
 
 SYNTHETIC = {"examples": 600, "classes": 4, "channels": 3, "seed": 0}
 """Options of `synthetic` and their defaults."""
@@ -16,20 +16,11 @@ SEGMENTS = ("abcdef", "bc", "abged", "abgcd", "fgbc", "afgcd", "afgedc", "abc", 
 """Lit segments of a seven-segment display, by digit: a at the top, then clockwise, g in the middle."""
 
 
-def a_fifth(groups: np.ndarray) -> np.ndarray:
-    """Whether each image is held out: a fifth of each group, drawn with seed 0."""
-    rng = np.random.default_rng(0)
-    test = np.zeros(len(groups), dtype=bool)
-    for members in np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))[:-1]):
-        test[rng.permutation(members)[: round(len(members) / 5)]] = True
-    return test
-
-
 def as_raw(images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...]) -> Raw:
     """A data set with a fifth of each class as test, drawn with seed 0; both splits keep the order of `images`."""
     test = a_fifth(labels)
     split_images = {"train": images[~test], "test": images[test]}
-    return Raw(classes, split_images, {"train": labels[~test], "test": labels[test]}, np.asarray)
+    return Raw(classes, split_images, {"train": labels[~test], "test": labels[test]})
 
 
 def digits() -> Raw:

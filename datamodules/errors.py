@@ -1,6 +1,8 @@
 """Errors of the data that a user can fix: one line with what was given, what is possible and what to do."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher, get_close_matches
 
 
 def first(names: Sequence[str], most: int = 3) -> str:
@@ -10,6 +12,32 @@ def first(names: Sequence[str], most: int = 3) -> str:
     'a, b, c, ...'
     """
     return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
+
+
+def one_line(error: object) -> str:
+    """The text of an error in one line."""
+    return " ".join(str(error).split())
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` (did you mean ...?)`, or nothing where no known name is near; one of other case, hyphens or underscores is.
+
+    >>> nearest("digist", ("digits", "domains"))
+    " (did you mean 'digits'?)"
+    """
+    known = list(known)
+    same = [other for other in known if _letters(other) == _letters(name)]
+    close = get_close_matches(name, known, n=5)
+
+    def likeness(other: str) -> tuple[float, int]:  # of equally similar ones, that of the name's length
+        return SequenceMatcher(None, other, name).ratio(), -abs(len(other) - len(name))
+
+    return f" (did you mean {(same or [max(close, key=likeness)])[0]!r}?)" if same or close else ""
+
+
+def _letters(name: str) -> str:
+    """Without case, hyphens and underscores, as papers write `SSD` and `L-DAWA`."""
+    return re.sub("[-_]", "", name).lower()
 
 
 class DataError(ValueError):

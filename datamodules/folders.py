@@ -15,27 +15,15 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
-from datamodules.cache import Raw
-from datamodules.errors import DataError, UnreadableError, first
-from datamodules.layout import Layout, is_probe, probe_of
-from datamodules.listing import (
-    Files,
-    ImageFile,
-    Listing,
-    formats,
-    is_skipped,
-    other_formats,
-    settled,
-    suffix_of,
-)
-from datamodules.pictures import Picture, of_pillow
+from datamodules.errors import DataError, first
+from datamodules.listing import ImageFile, formats, is_skipped, of_files, other_formats, suffix_of, walk
+from datamodules.raw import Raw
 from datamodules.splits import OPTIONS, SPLITS, split_of
+from datamodules.tables import beside
 
 # an image that cannot be read is an error with a line of its own
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.\w+ImagePlugin")
@@ -44,11 +32,15 @@ warnings.filterwarnings("ignore", message="Palette images with Transparency", mo
 CLASSES = ("folder", "path")
 """Values of `data.options.classes`: a class is an image's own folder, or the path to it."""
 FOLDER_OPTIONS = ("classes", *OPTIONS)
+PROBE = "probe"
+"""Folder beside train/ with labelled images for the protocols, in any case."""
+NAMELESS = "images"
+"""Folder that names neither a class nor a client where all images of a split lie in one, in any case."""
 
 
 def in_folder(
     folder: Path, *, labels: bool, clients: bool, options: Mapping[str, Any] | None = None, unused_by: str = ""
-) -> Listing:
+) -> Raw:
     """The images of a folder; see the module for its layouts.
 
     Args:
@@ -59,56 +51,56 @@ def in_folder(
     Raises DataError: another layout, an empty folder, a file that is not one, or test images without labels where the
     training images have some.
     """
-    options = dict(options or {})
+    options = options or {}
     if options.get("classes", CLASSES[0]) not in CLASSES:
         raise DataError(f"data.options.classes={options['classes']}: give one of {', '.join(CLASSES)}")
-    other: Counter[str] = Counter()
     layout = f"the layout is {folder}/{{train,test}}/<class>/<image>"
     splits = _splits(folder, options, layout)
-    read = Layout(folder, labels, clients, options.get("classes") == "path")
-    if not splits:
-        files, notes = {"train": read.split(folder, layout, other, whole=True)}, list(read.notes)
-    else:
-        found = {}
-        for name, path in splits.items():
-            try:
-                found[name] = read.split(path, layout, other)
-            except DataError:
-                has_test = any(split_of(each) == "test" for each in found)
-                if not has_test or split_of(name) != "val" or name in options.values():  # it would not be left out
-                    raise
-        listing = settled(found, str(folder), options, "/")
-        files, beside = listing.files, _beside_splits(folder, found)
-        notes = [*listing.notes, *read.notes, *beside]
-        if beside and labels and not (options or "test" in files or "/" in files["train"][0].path):
+    layers = _Layers(folder, layout, labels, clients, options.get("classes") == "path")
+    found = {} if splits else {"train": layers.read(folder, whole=True)}
+    for name, path in splits.items():
+        try:
+            found[name] = layers.read(path)
+        except DataError:
+            has_test = any(split_of(each) == "test" for each in found)
+            if not has_test or split_of(name) != "val" or name in options.values():  # it would not be left out
+                raise
+    read = of_files(found, str(folder), options, "/")
+    left_out = _beside_splits(folder, found) if splits else []
+    if splits and "test" not in read.images:
+        train = next(iter(splits))
+        if left_out and labels and not (options or "/" in read.paths["train"][0]):
             raise DataError(
-                f"{folder} has images in {next(iter(splits))}/ and in folders beside it ({beside[0]}): if it is a "
-                f"class, rename it; else put its images into {next(iter(splits))}/<class>/"
+                f"{folder} has images in {train}/ and in folders beside it ({left_out[0]}): if it is a class, rename "
+                f"it; else put its images into {train}/<class>/"
             )
-        has_probe = probe_of(folder) is not None
-        if not ("test" in files or "test" in options or clients or has_probe) and files["train"][0].label:
+        if read.classes and not ("test" in options or clients or probe_of(folder)):
             raise DataError(
-                f"{folder} has {next(iter(splits))}/ and no folder test/: {layout}; data.options.splits.test=null "
-                "holds a fifth out; if the folders in train/ are clients, set partition.name=folders, and "
-                "data.labels=false if they are anything else than classes"
+                f"{folder} has {train}/ and no folder test/: {layout}; data.options.splits.test=null holds a fifth "
+                "out; if the folders in train/ are clients, set partition.name=folders, and data.labels=false if they "
+                "are anything else than classes"
             )
-    if other := other - read.used:
-        notes.append(f"left out, as no images that are read: {other_formats(other)}")
-    if unused_by and files["train"][0].client is not None:
-        notes.append(_unused(files["train"], unused_by))
-    return Listing(files, tuple(notes))
+    notes = [*read.notes, *layers.notes, *left_out]
+    if layers.other:
+        notes.append(f"left out, as no images that are read: {other_formats(layers.other)}")
+    if unused_by and "train" in read.clients:
+        notes.append(_unused(read.clients["train"], read.labels["train"].tolist(), unused_by))
+    return replace(read, notes=tuple(notes))
 
 
-def _unused(images: Sequence[ImageFile], unused_by: str) -> str:
+def _unused(clients: Sequence[str], labels: Sequence[int], unused_by: str) -> str:
     """The line that says that folders are read as clients whom nothing uses."""
-    names = sorted({image.client or "" for image in images})
-    pairs = len({(image.client, image.label) for image in images})
-    classes = len({image.label for image in images})
+    pairs, classes = len(set(zip(clients, labels, strict=True))), len(set(labels))
     merged = f", and their {pairs:,} folders as {classes:,} classes, by name" if pairs > classes else ""
     return (
-        f"first folders ({first(names)}) are read as clients, which {unused_by} does not use{merged}; "
+        f"first folders ({first(sorted(set(clients)))}) are read as clients, which {unused_by} does not use{merged}; "
         "data.options.classes=path makes a class of each folder in them"
     )
+
+
+def probe_of(folder: Path) -> Path | None:
+    """The folder of labelled images for the protocols; None where there is none."""
+    return next((path for path in sorted(folder.iterdir()) if path.is_dir() and path.name.casefold() == PROBE), None)
 
 
 def _splits(folder: Path, options: Mapping[str, Any], layout: str) -> dict[str, Path]:
@@ -148,7 +140,7 @@ def _beside_splits(folder: Path, read: Collection[str]) -> list[str]:
     """A line for each folder with images beside those of the splits that were read, and for images beside them."""
     loose, notes = 0, []
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if is_skipped(entry.name) or entry.name in read or (is_probe(entry.name) and entry.is_dir()):
+        if is_skipped(entry.name) or entry.name in read or (entry.is_dir() and entry.name.casefold() == PROBE):
             continue
         if entry.is_dir():
             names = [name for _, _, files in os.walk(entry.path) for name in files]
@@ -159,46 +151,95 @@ def _beside_splits(folder: Path, read: Collection[str]) -> list[str]:
     return [*notes, *([f"{loose:,} images beside the folders of splits are left out"] if loose else [])]
 
 
-def raw(files: Files) -> Raw:
-    """What is to be decoded: files, labels and clients. Raises DataError: classes of test that train has not."""
-    names = {split: [image.label for image in images] for split, images in files.items()}
-    classes = sorted({name for name in names["train"] if name is not None})
-    if classes and (unknown := sorted({name or "" for name in names.get("test", ())} - set(classes))):
+class _Layers:
+    """How the folders of splits are read, one after another, train first; and a line for each thing to know."""
+
+    def __init__(self, root: Path, layout: str, labels: bool, clients: bool, by_path: bool) -> None:
+        self.root, self.layout, self.labels, self.clients, self.by_path = root, layout, labels, clients, by_path
+        self.first: ImageFile | None = None
+        self.notes: list[str] = []
+        self.other: Counter[str] = Counter()  # files that are no images and were not read, by suffix
+
+    def read(self, folder: Path, whole: bool = False) -> list[ImageFile]:
+        """The images of a split's folder. Raises DataError.
+
+        whole: whether it is the data set's folder, which may have a probe/ in it.
+        """
+        mine: Counter[str] = Counter()
+        paths = list(walk(folder, folder, mine, without=probe_of(folder) if whole else None))
+        self.other += mine
+        if not paths:
+            holds = f"; it holds {other_formats(mine)}" if mine else ""
+            raise DataError(f"no image in {folder}: {self.layout}{holds}")
+        if whole:
+            _refuse_splits_below(folder, paths)
+        names = self._names(folder, paths)
+        # class folders of test/ beside client folders with classes in train/
+        one_is_client = self.clients and not (self.first and self.first.client and self.first.label)
+        images = [self._file(folder, path, each, one_is_client) for path, each in zip(paths, names, strict=True)]
+        images = self._annotated(folder, images) if self.labels and not any(names) else images
+        self.first = self.first or images[0]
+        return images
+
+    def _names(self, folder: Path, paths: Sequence[str]) -> list[list[str]]:
+        """The folders of each image that name something. Raises DataError: some lie deeper than others, or too deep."""
+        folders = [path.split("/")[:-1] for path in paths]
+        drop = {k for k in range(min(map(len, folders))) if all(each[k].casefold() == NAMELESS for each in folders)}
+        names = [[name for k, name in enumerate(each) if k not in drop] for each in folders]
+        depths: dict[int, str] = {}
+        for each, path in zip(names, paths, strict=True):
+            depths.setdefault(len(each), path)
+        if len(depths) > 1 and not (self.by_path and 0 not in depths):
+            one, other = list(depths.values())[:2]
+            raise DataError(
+                f"images of {folder} lie at several depths, {one} and {other}: put all as deep as each other, or "
+                "name the folder that has the images alone"
+            )
+        if (depth := max(depths)) > 2 and not self.by_path:
+            raise DataError(
+                f"{folder}/{depths[depth]} lies too deep: the layout is <client>/<class>/<image> at most; "
+                "data.options.classes=path makes a class of each folder, however deep"
+            )
+        return names
+
+    def _file(self, folder: Path, path: str, names: Sequence[str], one_is_client: bool) -> ImageFile:
+        """The image file at a path within a split's folder, in these folders."""
+        file = os.path.join(folder, path)
+        if self.by_path and self.labels:
+            return ImageFile(file, path, "/".join(names) or None, names[0] if names and self.clients else None)
+        client = names[0] if len(names) == 2 or (names and one_is_client) else None
+        label = names[-1] if self.labels and names and (client is None or len(names) == 2) else None
+        return ImageFile(file, path, label, client)
+
+    def _annotated(self, folder: Path, images: list[ImageFile]) -> list[ImageFile]:
+        """The images with the classes and clients that a file in their folder gives, or one in the data set's."""
+        said, prefix = beside(folder), ""
+        if said is None and folder != self.root:
+            said, prefix = beside(self.root), f"{folder.relative_to(self.root)}/"
+        if said is None:
+            return images
+        short = {path.rpartition("/")[2]: names for path, names in said.names.items()} if said.by_name else {}
+        names = [
+            said.names.get(prefix + image.path) or short.get(image.path.rpartition("/")[2], (None, None))
+            for image in images
+        ]
+        if not any(label for label, _ in names):
+            self.notes.append(f"{said.file} is not read: {said.reason or f'it has no label of {images[0].path}'}")
+            return images
+        self.notes.append(f"the labels of {folder.name}/ are those of {said.file.name}")
+        if said.file.parent == folder:
+            self.other -= Counter([suffix_of(said.file.name)])
+        return [image._replace(label=each[0], client=each[1]) for image, each in zip(images, names, strict=True)]
+
+
+def _refuse_splits_below(folder: Path, paths: Sequence[str]) -> None:
+    """Raises DataError: the second folders have the names of splits, and would be taken for classes."""
+    names = sorted({parts[1] for path in paths if len(parts := path.split("/")) > 2})
+    kinds = {split_of(name) for name in names}
+    if "train" in kinds and (kinds & {"test", "val"} or kinds == {"train"}):
+        top = paths[0].split("/")[0]
+        shown = ", ".join(name for name in names if split_of(name))
         raise DataError(
-            f"class {unknown[0]!r} is in test and not in train ({len(unknown)} such): no probe could learn it; "
-            "give train images of it, or remove it from test"
+            f"{folder}: the folders {shown} in {top}/ look like splits: put them first, {folder}/{{train,test}}/..., "
+            f"or set data.root={folder} data.name={top}"
         )
-    positions = {name: position for position, name in enumerate(classes)}
-    return Raw(
-        tuple(classes),
-        {split: [image.file for image in images] for split, images in files.items()},
-        {
-            split: np.array([positions[name or ""] for name in each] if classes else [0] * len(each), dtype=np.int64)
-            for split, each in names.items()
-        },
-        read_image,
-        {
-            split: [image.client or "" for image in images]
-            for split, images in files.items()
-            if images[0].client is not None
-        },
-        {split: [image.path for image in images] for split, images in files.items()},
-    )
-
-
-def stamps(files: Files) -> list[tuple[str, str, str | None, str | None, int, int]]:
-    """What changes where the files do: split, path, class, client, size and time of each."""
-    stats = ((split, image, os.stat(image.file)) for split, images in files.items() for image in images)
-    return [
-        (split, image.path, image.label, image.client, stat.st_size, stat.st_mtime_ns) for split, image, stat in stats
-    ]
-
-
-def read_image(path: str) -> Picture:
-    """An image file as a picture of three channels."""
-    try:
-        with Image.open(path) as image:
-            read = of_pillow(image)
-            return read._replace(values=np.repeat(read.values, 3 // len(read.values), axis=0))
-    except Exception as error:  # decoders raise errors of many unrelated classes for a broken file
-        raise UnreadableError(path, str(error)) from error

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.arrays import labelled
-from datamodules.cache import Raw
-from datamodules.errors import DataError
-from datamodules.splits import choose, split_of
+from datamodules.errors import DataError, one_line
+from datamodules.raw import Raw, raw
+from datamodules.splits import Part, choose, split_of
 
 _BEGINS = re.compile(rb'\s*\{\s*"(users|num_samples|user_data|hierarchies)"\s*:')
 
@@ -38,27 +37,21 @@ def of_leaf(folder: Path, options: Mapping[str, Any]) -> Raw:
 
     Raises DataError: a file that is not LEAF's, or one of texts or of names of images.
     """
-    images: dict[str, np.ndarray] = {}
-    labels: dict[str, list[Any]] = {}
-    clients: dict[str, list[str]] = {}
+    found = {}
     for name, files in files_of(folder).items():
         pixels: list[np.ndarray] = []
-        labels[name], clients[name] = [], []
+        labels: list[Any] = []
+        clients: list[str] = []
         for file in files:
             for user, x, y in _users(file):
                 pixels.append(_pixels(x, f"{file}, user {user}"))
-                labels[name] += y
-                clients[name] += [user] * len(y)
+                labels += y
+                clients += [user] * len(y)
         if len({each.shape[1:] for each in pixels}) != 1:
             raise DataError(f"{folder / name} has images of several sizes, or none: give one size")
-        images[name] = np.concatenate(pixels)
-    names, notes = choose({name: len(each) for name, each in images.items()}, str(folder), given=options, mark="/")
-
-    def of(found: Mapping[str, Any]) -> dict[str, Any]:
-        return {split: found[name] for split, name in names.items()}
-
-    made = labelled(of(images), of(labels), of(clients), np.asarray, str(folder))
-    return Raw(made.classes, made.images, made.labels, made.read, made.clients, made.paths, notes)
+        found[name] = Part(np.concatenate(pixels), labels, clients)
+    names, notes = choose(found, str(folder), options, "/")
+    return raw({split: found[name] for split, name in names.items()}, str(folder), notes=notes)
 
 
 def _users(file: Path) -> list[tuple[str, list[Any], list[Any]]]:
@@ -70,7 +63,7 @@ def _users(file: Path) -> list[tuple[str, list[Any], list[Any]]]:
             for user in content["users"]
         ]
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+        reason = f"{type(error).__name__}: {one_line(error)[:100]}"
         raise DataError(
             f"{file} is none of LEAF's files ({reason}): it has users and user_data, with x and y"
         ) from error

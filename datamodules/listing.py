@@ -2,9 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,9 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from datamodules.errors import DataError, first
-from datamodules.splits import choose, split_of
+from datamodules.pictures import read_image
+from datamodules.raw import Raw, raw
+from datamodules.splits import Part, choose
 
 LONGEST = 200
 """Most characters of the name of a class or a client."""
@@ -39,25 +40,13 @@ IMAGES = frozenset(suffix for suffix, way in WAYS.items() if way in (_HEIF, _CON
 """Formats of images that may not be readable."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFile:
+class ImageFile(NamedTuple):
     """An image file: its path, its path within the split, and the names of its class and client, where it has them."""
 
     file: str
     path: str
     label: str | None
     client: str | None
-
-
-Files = dict[str, list[ImageFile]]
-"""Split -> its images in order of their paths; a data set without test images has no `test`."""
-
-
-class Listing(NamedTuple):
-    """The files of a data set, and a line for each thing that a reader of its scores has to know."""
-
-    files: Files
-    notes: tuple[str, ...] = ()
 
 
 def is_skipped(name: str) -> bool:
@@ -83,28 +72,32 @@ def other_formats(counts: Mapping[str, int]) -> str:
     return first(numbers, 6) + way
 
 
-def settled(found: Mapping[str, list[ImageFile]], where: str, options: Mapping[str, Any], mark: str = "") -> Listing:
-    """The files of train and test, of images by the data's own names of splits; see `splits.choose`.
+def of_files(found: Mapping[str, Sequence[ImageFile]], where: str, options: Mapping[str, Any], mark: str = "") -> Raw:
+    """The data set of image files, by the data's own names of splits; see `splits.choose`.
 
     Raises DataError: images of which only some have a label or a client, or a test set without labels where train has.
     """
-    train = options.get("train") or next((name for name in found if split_of(name) == "train"), "")
-    labelled = any(image.label for image in found.get(train, ()))
-    unlabelled = {name for name, images in found.items() if labelled and not any(image.label for image in images)}
-    sizes = {name: len(images) for name, images in found.items()}
-    names, notes = choose(sizes, where, given=options, unlabelled=unlabelled - {train}, mark=mark)
-    files = {split: found[name] for split, name in names.items()}
-    for split, images in files.items():
-        for key in ("label", "client"):
-            without = [image.path for image in images if getattr(image, key) is None]
-            if 0 < len(without) < len(images):
-                way = "; data.labels=false uses none" if key == "label" else ""
-                raise DataError(
-                    f"{where}: {without[0]} of {split} has no {key}, others have: give all one, or none{way}"
-                )
-    if not labelled and any(image.label for image in files.get("test", ())):
-        notes = (*notes, f"the labels of {names['test']}{mark} are not used: {names['train']}{mark} has none")
-    return Listing(files, notes)
+    parts = {}
+    for name, images in found.items():
+        files, paths, labels, clients = map(list, zip(*images, strict=True))
+        parts[name] = Part(files, labels if any(labels) else None, clients if any(clients) else None, paths)
+    names, notes = choose(parts, where, options, mark)
+    chosen = {split: parts[name] for split, name in names.items()}
+    if chosen["train"].labels is None and "test" in chosen and chosen["test"].labels is not None:
+        notes += (f"the labels of {names['test']}{mark} are not used: {names['train']}{mark} has none",)
+    return raw(chosen, where, read_image, notes=notes)
+
+
+def stamps(files: Raw) -> list[tuple[Any, ...]]:
+    """What changes where the files do: split, path, class, client, size and time of each."""
+    made: list[tuple[Any, ...]] = []
+    for split, images in files.images.items():
+        labels = [files.classes[label] if files.classes else None for label in files.labels[split]]
+        clients = files.clients.get(split, [None] * len(images))
+        for image, *said in zip(images, files.paths[split], labels, clients, strict=True):
+            stat = os.stat(image)
+            made.append((split, *said, stat.st_size, stat.st_mtime_ns))
+    return made
 
 
 def suffix_of(name: str) -> str:
@@ -112,7 +105,7 @@ def suffix_of(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def walk(folder: Path | str, root: Path, other: Counter[str], without: str | None = None) -> Iterator[str]:
+def walk(folder: Path | str, root: Path, other: Counter[str], without: Path | None = None) -> Iterator[str]:
     """Paths of the images under a folder relative to `root`, in order; hidden files are left out.
 
     other: counts files of other formats by suffix. without: a folder in it that is passed over.
@@ -121,10 +114,16 @@ def walk(folder: Path | str, root: Path, other: Counter[str], without: str | Non
     others: Counter[str] = Counter()
     empty = True
     for entry in entries:
+        if without is not None and entry.path == str(without):
+            continue
         if entry.is_dir():
-            if entry.name == without:
-                continue
-            _check_folder(entry, folder)
+            if not entry.name.isprintable() or len(entry.name) > LONGEST:
+                raise DataError(
+                    f"the folder {entry.path!a} has a name that cannot be printed, or one of more than {LONGEST} "
+                    "characters: rename it"
+                )
+            if entry.is_symlink() and Path(folder).resolve().is_relative_to(Path(entry.path).resolve()):
+                raise DataError(f"{entry.path} is a link to a folder that it lies in: remove it")
             yield from walk(entry.path, root, other)
             empty = False
         elif (suffix := suffix_of(entry.name)) in formats():
@@ -139,14 +138,3 @@ def walk(folder: Path | str, root: Path, other: Counter[str], without: str | Non
     if empty and Path(folder) != root and (not others or others.keys() & IMAGES):
         holds = f"it holds {other_formats(others)}" if others else "fill it, or remove it"
         raise DataError(f"no image in {folder}: {holds}")
-
-
-def _check_folder(entry: os.DirEntry[str], folder: Path | str) -> None:
-    """Raises DataError: a folder with a name that cannot be a class's, or a link upwards."""
-    if not entry.name.isprintable() or len(entry.name) > LONGEST:
-        raise DataError(
-            f"the folder {entry.path!a} has a name that cannot be printed, or one of more than {LONGEST} "
-            "characters: rename it"
-        )
-    if entry.is_symlink() and Path(folder).resolve().is_relative_to(Path(entry.path).resolve()):
-        raise DataError(f"{entry.path} is a link to a folder that it lies in: remove it")

@@ -13,13 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datamodules import tables
-from datamodules.errors import PartitionError
+from datamodules.errors import PartitionError, one_line
 from datamodules.listing import LONGEST
 from datamodules.partition import Partition
 from datamodules.splits import split_of
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 """Suffixes of files that are not opened."""
+ABSENT = {
+    "num_clients": "set partition.clients=N",
+    "clients": "the data name none",
+    "paths": "the data have no files",
+}
+"""What a user's function may ask for -> why it is not there."""
 
 
 class NamedPartition(NamedTuple):
@@ -176,19 +182,13 @@ def by_function(
     taken = {key: value for key, value in offered.items() if key in known and (value is not None or key in required)}
     where = f"partition.class={getattr(function, '__qualname__', repr(function))}"
     if missing := [key for key, value in taken.items() if value is None]:
-        what = {
-            "num_clients": "set partition.clients=N",
-            "clients": "the data name none",
-            "paths": "the data have no files",
-        }
-        raise PartitionError(f"{where} needs {missing[0]}: {what[missing[0]]}")
+        raise PartitionError(f"{where} needs {missing[0]}: {ABSENT[missing[0]]}")
     try:
         made = function(labels.copy(), **{**taken, **arguments})  # the run's own labels are not to be changed
         made = made if isinstance(made, Mapping) else list(made)
     except (TypeError, ValueError, LookupError) as error:
-        raise PartitionError(f"{where}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise PartitionError(f"{where}: {type(error).__name__}: {one_line(error)}") from error
     by_name = made if isinstance(made, Mapping) else dict(enumerate(made))
-    clients: dict[int, str] = {}
     if not by_name:
         raise PartitionError(f"{where} made no client: give at least one")
     arrays = {name: np.asarray(indices) for name, indices in by_name.items()}
@@ -198,23 +198,28 @@ def by_function(
         if len(empty) > 1:
             which = f"{len(empty):,} of {len(arrays):,} clients (the first: {', '.join(empty[:3])}) have"
         raise PartitionError(f"{where}: {which} no image: leave it out, or set partition.min_size=2")
-    for name, array in arrays.items():
-        if array.shape == (0,):
-            continue
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            kind = f"{array.dtype} {list(array.shape)}"
-            raise PartitionError(f"{where}: client {name} has {kind}: give a list of indices")
-        if array.min() < 0 or array.max() >= len(labels):
-            raise PartitionError(f"{where}: client {name} has indices out of 0 to {len(labels) - 1}")
-        for position in array.tolist():
-            if position in clients:
-                raise PartitionError(f"{where}: image {position} has two clients, {clients[position]} and {name}")
-            clients[position] = str(name)
+    clients = _holders({name: array for name, array in arrays.items() if array.shape != (0,)}, len(labels), where)
     if isinstance(made, Mapping):
         grouped = _grouped(clients)
         nothing = [np.zeros(0, dtype=np.int64)] * len(empty)  # to be left out, and counted
         return NamedPartition([*grouped.parts, *nothing], (*grouped.names, *empty))
-    return NamedPartition([np.sort(np.asarray(indices, dtype=np.int64)) for indices in made], ())
+    return NamedPartition([np.sort(array.astype(np.int64)) for array in arrays.values()], ())
+
+
+def _holders(arrays: Mapping[Any, np.ndarray], total: int, where: str) -> dict[int, str]:
+    """The client of each image. Raises PartitionError: no indices, or of no image, or of one with another client."""
+    clients: dict[int, str] = {}
+    for name, array in arrays.items():
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            kind = f"{array.dtype} {list(array.shape)}"
+            raise PartitionError(f"{where}: client {name} has {kind}: give a list of indices")
+        if array.min() < 0 or array.max() >= total:
+            raise PartitionError(f"{where}: client {name} has indices out of 0 to {total - 1}")
+        for position in array.tolist():
+            if position in clients:
+                raise PartitionError(f"{where}: image {position} has two clients, {clients[position]} and {name}")
+            clients[position] = str(name)
+    return clients
 
 
 def drawn(partition: NamedPartition, count: int | None, *, seed: int) -> NamedPartition:
@@ -229,9 +234,8 @@ def drawn(partition: NamedPartition, count: int | None, *, seed: int) -> NamedPa
             f"partition.clients={count}: there are {len(partition.parts)} clients"
             f"{' of partition.min_size images' if partition.notes else ''}: give at most so many"
         )
-    return partition.chosen(
-        np.sort(np.random.default_rng([seed, 3]).permutation(len(partition.parts))[:count]).tolist()
-    )
+    order = np.random.default_rng([seed, 3]).permutation(len(partition.parts))
+    return partition.chosen(np.sort(order[:count]).tolist())
 
 
 def large_enough(partition: NamedPartition, min_size: int, public: np.ndarray | None = None) -> NamedPartition:

@@ -5,16 +5,14 @@ less where a file says so (a PGM's header, a TIFF of 12 bits), or `data.levels`.
 """
 
 import contextlib
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image
 
-from datamodules.errors import DataError
+from datamodules.errors import DataError, UnreadableError
+from datamodules.sizes import with_channels
 
 DEEPEST = 65_535
 """The largest value of 16 bits."""
@@ -32,8 +30,6 @@ TURNS = {
 """EXIF orientation -> what shows the picture upright."""
 BITS_PER_SAMPLE = 258
 """TIFF's tag."""
-TOGETHER = 64
-"""Images that a thread reads at a time."""
 
 
 class Picture(NamedTuple):
@@ -78,6 +74,16 @@ def of_pillow(image: Image.Image) -> Picture:
     values = plain[None] if plain.ndim == 2 else plain.transpose(2, 0, 1)
     deep = ";16" in str(coding[:1]) or (image.format == "PPM" and coding[1:] > (255,))
     return Picture(values, deep=deep, paged=paged, transparent=_transparent(image))
+
+
+def read_image(path: str) -> Picture:
+    """An image file as a picture of three channels. Raises UnreadableError."""
+    try:
+        with Image.open(path) as image:
+            read = of_pillow(image)
+            return read._replace(values=with_channels(read.values, 3))
+    except Exception as error:  # decoders raise errors of many unrelated classes for a broken file
+        raise UnreadableError(path, str(error)) from error
 
 
 def _coding(image: Image.Image) -> tuple[Any, ...]:
@@ -213,28 +219,6 @@ class Findings:
         if self.transparent:
             lines.append(f"{count(self.transparent)} have transparent pixels, whose transparency is left out")
         return lines
-
-
-def white_of(
-    items: Sequence[Any], read: Callable[[Any], Any], levels: int | str | None, alive: Callable[[], None]
-) -> int | None:
-    """The grey level of 16 bits that `levels` makes white: of `max`, the largest of the items, None without any.
-
-    read: an item's image. alive: called from time to time.
-    """
-    if levels != "max":
-        return levels if isinstance(levels, int) else None
-
-    def largest(start: int) -> int:
-        images = (picture(read(item)) for item in items[start : start + TOGETHER])
-        return max((int(image.values.max()) for image in images if image.deep), default=0)
-
-    white = 0
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for each in pool.map(largest, range(0, len(items), TOGETHER)):
-            white = max(white, each)
-            alive()
-    return white or None
 
 
 def as_image(content: Any, where: str) -> Picture:

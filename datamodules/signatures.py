@@ -30,18 +30,14 @@ def signature_of(target: Any, filled: int = 0) -> Signature:
     for cls in target.__mro__:
         constructor = vars(cls).get("__init__", vars(cls).get("__new__"))
         constructor = getattr(constructor, "__func__", constructor)
-        if constructor is None or (cls.__module__, cls.__qualname__) in ROOTS or _of_typing(constructor):
+        of_protocol = getattr(constructor, "__module__", None) == "typing"  # which takes nothing
+        if constructor is None or (cls.__module__, cls.__qualname__) in ROOTS or of_protocol:
             continue
         own = _of_function(constructor, filled + 1)
         named, passes_on = {**own.named, **named}, own.passes_on
         if not passes_on:
             break
     return Signature(named, passes_on)
-
-
-def _of_typing(constructor: Any) -> bool:
-    """Whether it is the one that a Protocol gets, which takes nothing."""
-    return getattr(constructor, "__module__", None) == "typing"
 
 
 def _of_function(function: Any, filled: int) -> Signature:

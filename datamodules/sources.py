@@ -7,7 +7,6 @@ them, and `numpy.load` refuses objects.
 
 import hashlib
 import json
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,15 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datamodules import arrays, embedded, folders, leaf
-from datamodules.archives import ARCHIVES as ARCHIVES
 from datamodules.archives import archive
-from datamodules.cache import Progress, Raw, opened
+from datamodules.cache import Decoded, Progress, opened
 from datamodules.columns import COLUMNS
-from datamodules.embedded import EMBEDDED, SYNTHETIC, a_fifth
+from datamodules.embedded import EMBEDDED, SYNTHETIC
 from datamodules.errors import DataError, first
-from datamodules.listing import Listing
+from datamodules.listing import stamps
 from datamodules.partition import of_every_class
 from datamodules.pictures import checked_levels
+from datamodules.raw import HELD_OUT as HELD_OUT
+from datamodules.raw import Raw, with_test
 from datamodules.sizes import fitting
 from datamodules.splits import OPTIONS, SPLITS, is_training_images, split_names
 from datamodules.tables import TABLE_OPTIONS, in_table
@@ -41,8 +41,13 @@ KNOWN_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "npz": OPTIONS,
 }
 """Kind of source -> its keys of `data.options`; `synthetic` has those of SYNTHETIC."""
-LABELLED = "probe/{train,test}/<class>/<image>"
-HELD_OUT = "a fifth of the images, drawn with seed 0, is the test set: the data have none"
+FROM_FILES: Mapping[str, Callable[[Path, Mapping[str, Any]], Raw]] = {
+    "huggingface": arrays.of_huggingface,
+    "leaf": leaf.of_leaf,
+    "npy": arrays.of_numpy,
+    "npz": arrays.of_numpy,
+}
+"""Kind of source -> what reads its files, with the options."""
 
 
 @dataclass(frozen=True)
@@ -124,77 +129,73 @@ def load(
         name: of `EMBEDDED`, or what is there first of `root/<name>/` (image files as in `datamodules.folders`,
             LEAF's JSON files, `{train,test}_{images,labels,clients}.npy`, or a Hugging Face data set saved to disk),
             `root/<name>.csv`, `root/<name>.npz`, and the torchvision archive of that name.
-        root: the folder of these; cache: the folder for decoded arrays.
-        download: let torchvision download a missing archive.
-        image_size: pixels; images are resized to this square, bilinearly. None: as they are (`synthetic`: 8).
-        resize: how images that are not square become one, see `datamodules.sizes.MODES`.
-        channels: 1 (grey) or 3; None: what the images have, and 3 for image files.
-        labels: whether folders name classes.
-        client_folders: whether the first folder is the client's, also where there is only one.
-        unused_by: what does not use clients that folders name, for a note; empty: they are used.
+        root: the folder of these; cache: of decoded arrays. download: let torchvision download a missing archive.
+        image_size, resize, channels: see `sizes.fitting`; `synthetic` has 8 pixels, image files have 3 channels.
+        labels, client_folders, unused_by: see `folders.in_folder`.
         hold_out: whether a fifth of unlabelled images without test images is held out as test; None: unless labelled
             ones in probe/ are scored instead. Test is empty where it is not.
-        dataset: a class of torch's `Dataset` and its arguments, in place of what `name` says; see
-            `datamodules.torch_dataset.of_dataset`.
-        verify: compare all decoded images with their hashes, not only a sample of large files.
-        progress: called with (images decoded, images in total) while decoding.
-        options: of `synthetic`: `examples`, `classes`, `channels`, `seed`; of others KNOWN_OPTIONS: names of columns
-            and of splits, and of folders `classes`, one of `folders.CLASSES`.
-        levels: of images of 16 bits the grey level that is white, or `max` for the largest of train; None: that of
-            their depth.
+        dataset: target and options of `torch_dataset.of_dataset`, in place of what `name` says.
+        options: of `synthetic` those of SYNTHETIC, of others KNOWN_OPTIONS.
+        verify, progress, levels: see `cache.opened`.
 
     Raises DataError: missing or unusable data, or an impossible request.
     """
     if Path(name).name != name or name in ("", ".", ".."):
         raise DataError(f"data.name={name!r} is not a plain name: give the folder's own name, its parent as data.root")
-    levels = checked_levels(levels)
     size: dict[str, Any] = {"image_size": image_size, "resize": resize, "channels": channels}
-    fit = fitting(image_size, resize, channels)
-    folder = Path(root) / name
-    folder_options = {"labels": labels, "clients": client_folders, "unused_by": unused_by}
-    reader = _reader(folder, dict(options or {}), dataset, download, image_size, folder_options)
+    request: dict[str, Any] = {"format": FORMAT, **size, "levels": checked_levels(levels)}
+    how: dict[str, Any] = {"verify": verify, "progress": progress}
+    fit, folder = fitting(image_size, resize, channels), Path(root) / name
+    of_folders = {"labels": labels, "clients": client_folders, "unused_by": unused_by}
+    reader = _reader(folder, dict(options or {}), dataset, download, image_size, of_folders)
     probe_folder = folders.probe_of(folder) if reader.kind == "folder" else None
-    hold_out = probe_folder is None if hold_out is None else hold_out
-    request = {
-        "format": FORMAT,
-        **size,
-        "levels": levels,
-        **reader.request,
-        **({} if hold_out else {"hold_out": False}),
-    }
+    holds_out = probe_folder is None if hold_out is None else hold_out
+    request |= {**reader.request, **({} if holds_out else {"hold_out": False})}
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
-    stored = opened(
-        Path(cache) / f"{name}-{key}",
-        lambda: _with_test(reader.read(), hold_out),
-        fit=fit,
-        verify=verify,
-        progress=progress,
-        levels=levels,
-    )
-    train, test = (_split(stored.arrays, split) for split in SPLITS)
+    read = partial(with_test, reader.read, holds_out)
+    stored = opened(Path(cache) / f"{name}-{key}", read, fit=fit, levels=levels, **how)
     probe = None
     if probe_folder is not None:
-        further: dict[str, Any] = {"verify": verify, "progress": progress, "levels": stored.levels}
-        further["options"] = {key: value for key, value in (options or {}).items() if key == "classes"}
-        try:
-            probe = load(probe_folder.name, root=folder, cache=cache, unused_by="training", **further, **size)
-        except DataError as error:  # `data.options` are not those of the probe
-            cause, remedy, _ = str(error).partition("; data.options.splits.test=null")
-            raise DataError(f"{cause}{'; without test/ in it a fifth is held out' if remedy else ''}") from error
-        if not probe.labelled:
-            raise DataError(f"{probe_folder} is for labelled images, and has no two classes: the layout is {LABELLED}")
+        kept = {key: value for key, value in (options or {}).items() if key == "classes"}
+        probe = _probe(probe_folder, cache=cache, options=kept, levels=stored.levels, **how, **size)
+    return _source(name, reader, stored, probe)
+
+
+def _source(name: str, reader: "_Reader", stored: Decoded, probe: Source | None) -> Source:
+    """The data set of decoded arrays."""
+    kinds = ("images", "labels", "clients", "paths")
+    train, test = (
+        Split(**{kind: stored.arrays[key] for kind in kinds if (key := f"{split}_{kind}") in stored.arrays})
+        for split in SPLITS
+    )
+    notes = (*reader.notes, *stored.notes, *_missing_classes(stored.classes, test))
     return Source(
         name,
         train,
         test,
         stored.classes,
         stored.sha256,
-        (*reader.notes, *stored.notes, *_missing_classes(stored.classes, test)),
+        notes,
         probe,
         own=reader.kind not in ("embedded", "torchvision"),
         levels=stored.levels,
         in_folders=reader.kind == "folder" and train.paths is not None and "/" in train.paths[0],
     )
+
+
+def _probe(folder: Path, **how: Any) -> Source:
+    """The labelled images in a folder for the protocols. how: further arguments of `load`."""
+    try:
+        probe = load(folder.name, root=folder.parent, unused_by="training", **how)
+    except DataError as error:  # `data.options` are not those of the probe
+        cause, remedy, _ = str(error).partition("; data.options.splits.test=null")
+        raise DataError(f"{cause}{'; without test/ in it a fifth is held out' if remedy else ''}") from error
+    if not probe.labelled:
+        raise DataError(
+            f"{folder} is for labelled images, and has no two classes: the layout is "
+            "probe/{train,test}/<class>/<image>"
+        )
+    return probe
 
 
 class _Reader(NamedTuple):
@@ -244,30 +245,20 @@ def _reader(
         return _Reader(kind, partial(embedded.synthetic, **settings), {"options": settings})
     if kind == "embedded":
         return _Reader(kind, EMBEDDED[name], {})
-    if kind == "huggingface":
-        read = partial(arrays.of_huggingface, folder, options)
-        return _Reader(kind, read, {**place, "files": _stamps(folder), "columns": options})
-    if kind in ("npy", "npz", "leaf"):
-        path = files["npz"] if kind == "npz" else folder
-        read_all = partial(leaf.of_leaf if kind == "leaf" else _numpy, path, options)
-        return _Reader(kind, read_all, {**place, "files": _stamps(path), "options": options})
     if kind == "torchvision":
         return _Reader(kind, partial(archive, name, folder.parent, download), {})
-    listing: Listing = (
-        in_table(files["csv"], options, labels=folder_options["labels"])
-        if kind == "csv"
-        else folders.in_folder(folder, options=options, **folder_options)
-    )
-    request = {**place, "files": folders.stamps(listing.files)}
+    if kind in FROM_FILES:
+        path = files["npz"] if kind == "npz" else folder
+        word = "columns" if kind == "huggingface" else "options"
+        return _Reader(kind, partial(FROM_FILES[kind], path, options), {**place, "files": _stamps(path), word: options})
+    if kind == "csv":
+        listed = in_table(files["csv"], options, labels=folder_options["labels"])
+    else:
+        listed = folders.in_folder(folder, options=options, **folder_options)
     beside = [file.name for other, file in files.items() if other != kind and file.is_file()]
     notes = [f"{other} is not read, since {'the folder' if kind == 'folder' else 'the table'} is" for other in beside]
-    return _Reader(kind, partial(folders.raw, listing.files), request, (*listing.notes, *notes))
-
-
-def _split(stored: Mapping[str, np.ndarray], split: str) -> Split:
-    """A split of the stored arrays."""
-    texts = (stored.get(f"{split}_{kind}") for kind in ("clients", "paths"))
-    return Split(stored[f"{split}_images"], stored[f"{split}_labels"], *texts)
+    request = {**place, "files": stamps(listed)}
+    return _Reader(kind, lambda: replace(listed, notes=()), request, (*listed.notes, *notes))
 
 
 def limited(source: Source, limit: float) -> Source:
@@ -321,51 +312,6 @@ def _stamps(path: Path) -> list[tuple[str, int, int]]:
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     stats = ((str(file.relative_to(path.parent)), file.stat()) for file in files if file.is_file())
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
-
-
-def _numpy(path: Path, options: Mapping[str, Any]) -> Raw:
-    """The arrays of an .npz file, or of the .npy files of a folder."""
-    try:
-        if path.is_dir():
-            stored = {file.stem: np.load(file, mmap_mode="r") for file in sorted(path.glob("*.npy"))}
-        else:
-            with np.load(path) as archive:
-                stored = dict(archive)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as arrays without objects: {' '.join(str(error).split())}") from error
-    return arrays.of_numpy(stored, path, options)
-
-
-def _with_test(raw: Raw, hold_out: bool) -> Raw:
-    """The data set; where it has no test images, a fifth of each class is held out, without labels of each client.
-
-    hold_out: false: without labels, nothing is held out, and test is empty.
-    """
-    if "test" in raw.images:
-        return raw
-    labels = raw.labels["train"]
-    if not hold_out and len(raw.classes) < 2:
-        return replace(raw, images={**raw.images, "test": []}, labels={"train": labels, "test": labels[:0]})
-    clients = np.unique(raw.clients.get("train", [""]), return_inverse=True)[1]
-    test = a_fifth(labels if len(raw.classes) > 1 else np.broadcast_to(clients, labels.shape))
-    if not test.any():
-        raise DataError(
-            "the images are too few to hold a fifth out as test: give test images, or at least three of a kind"
-        )
-    rows = {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}
-
-    def of(content: Mapping[str, Any]) -> dict[str, Any]:
-        train = content.get("train")
-        return {} if train is None else {split: [train[row] for row in each] for split, each in rows.items()}
-
-    return replace(
-        raw,
-        images=of(raw.images),
-        labels={split: labels[each] for split, each in rows.items()},
-        clients=of(raw.clients),
-        paths=of(raw.paths),
-        notes=(*raw.notes, HELD_OUT),
-    )
 
 
 def _missing_classes(classes: tuple[str, ...], test: Split) -> list[str]:

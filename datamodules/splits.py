@@ -1,7 +1,7 @@
 """Names of splits, in one table: which folder, column value, array or Hugging Face split is train, and which test."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from datamodules.errors import DataError, first
@@ -86,58 +86,70 @@ def is_training_images(name: str) -> bool:
     return key == "images" and split_of(split or "") == "train"
 
 
-def choose(
-    sizes: Mapping[str, int],
-    where: str,
-    *,
-    given: Mapping[str, Any] | None = None,
-    unlabelled: Collection[str] = (),
-    mark: str = "",
-) -> Chosen:
+class Part(NamedTuple):
+    """Images of a split that are not read yet, and the label, client and path of each, where the split has them.
+
+    Of files, which have paths within the split, None is no label; of others what `is_missing` says.
+    """
+
+    images: Any
+    labels: Sequence[Any] | None = None
+    clients: Sequence[Any] | None = None
+    paths: Sequence[str] | None = None
+
+    @property
+    def unlabelled(self) -> list[int]:
+        """Positions of the labels that say nothing."""
+        is_none = is_missing if self.paths is None else lambda label: label is None
+        return [position for position, label in enumerate(self.labels or ()) if is_none(label)]
+
+
+def choose(found: Mapping[str, Part], where: str, given: Mapping[str, Any] | None = None, mark: str = "") -> Chosen:
     """Which of the data's splits are train and test.
 
     One called val is left out beside a test, and without one it is the test set; also where the test has no labels and
     it has some.
 
     Args:
-        sizes: number of images by name. where: for messages. mark: what follows a name in messages, `/` of folders.
+        found: the splits by name. where: for messages. mark: what follows a name in messages, `/` of folders.
         given: what `train` and `test` are called, see `split_names`; other keys are not for splits.
-        unlabelled: names of splits without labels, where train has some.
 
     Raises DataError: no train, two names of one split, a given name that is not there, or a test set without labels.
     """
     given = {key: value for key, value in (given or {}).items() if key in SPLITS}
     for key, name in given.items():
-        if name not in sizes and not (key == "test" and name is None):
-            raise DataError(f"data.options.splits.{key}={name}: {where} has {_listed(sizes, mark)}")
+        if name not in found and not (key == "test" and name is None):
+            raise DataError(f"data.options.splits.{key}={name}: {where} has {_listed(found, mark)}")
     if given.get("train") is not None and given.get("train") == given.get("test"):
         raise DataError(f"data.options.splits: train and test are both {given['train']}: give two splits of {where}")
-    free = [name for name in sizes if name not in given.values()]
-    found = {split: [name for name in free if split_of(name) == split] for split in NAMES}
-    train = given.get("train") or _only(found["train"], "train", where, mark)
+    called = {split: [n for n in found if n not in given.values() and split_of(n) == split] for split in NAMES}
+    train = given.get("train") or _only(called["train"], "train", where, mark)
     if train is None:
         raise DataError(
-            f"{where} has {_listed(sizes, mark)}, and none of them is called train: name it, "
+            f"{where} has {_listed(found, mark)}, and none of them is called train: name it, "
             "data.options.splits.train=NAME"
         )
-    notes = [f"{train}{mark} is the training set"] if train != "train" else []
+    unlabelled = set()
+    if found[train].labels is not None:
+        unlabelled = {n for n, part in found.items() if len(part.unlabelled) == len(part.labels or ())} - {train}
     test = given.get("test")
     if "test" not in given:
-        labelled = {split: [name for name in found[split] if name not in unlabelled] for split in ("test", "val")}
-        split = "test" if labelled["test"] or (not labelled["val"] and found["test"]) else "val"
-        test = _only(labelled[split] or found[split], "test", where, mark)
+        labelled = {split: [n for n in called[split] if n not in unlabelled] for split in ("test", "val")}
+        split = "test" if labelled["test"] or (not labelled["val"] and called["test"]) else "val"
+        test = _only(labelled[split] or called[split], "test", where, mark)
     if test in unlabelled:
         raise DataError(
             f"{where}: train has labels, {test}{mark} has none: give both, or neither; data.options.splits.test=null "
             f"leaves {test}{mark} out and holds a fifth of the training images out instead"
         )
-    if test not in (None, "test"):
-        notes.append(f"{test}{mark} is the test set")
-    for name in sizes:
-        if name not in (train, test) and (sizes[name] or split_of(name)):
+    names = {"train": train} | ({} if test is None else {"test": test})
+    roles = {"train": "training", "test": "test"}
+    notes = [f"{name}{mark} is the {roles[split]} set" for split, name in names.items() if name != split]
+    for name, part in found.items():
+        if name not in names.values() and (len(part.images) or split_of(name)):
             why = ", which has no labels," if name in unlabelled else ""
-            notes.append(f"{name}{mark} ({sizes[name]:,} images){why} is left out")
-    return Chosen({"train": train, **({} if test is None else {"test": test})}, tuple(notes))
+            notes.append(f"{name}{mark} ({len(part.images):,} images){why} is left out")
+    return Chosen(names, tuple(notes))
 
 
 def _only(names: list[str], split: str, where: str, mark: str) -> str | None:

@@ -6,12 +6,13 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from datamodules.errors import DataError, first
-from datamodules.listing import LONGEST, ImageFile, Listing, formats, settled
+from datamodules.listing import LONGEST, ImageFile, formats, of_files
+from datamodules.raw import Raw
 from datamodules.splits import OPTIONS, is_missing, split_of
 
 COLUMNS = {
@@ -27,6 +28,12 @@ ROLES = ("path", "label", "client", "split")
 TABLE_OPTIONS = (*ROLES, *OPTIONS, "folder")
 
 
+Names = tuple[str | None, str | None]
+"""Of a class and a client, None where there is none."""
+_Rows = tuple[list[str], Iterator[tuple[int, list[str]]]]
+"""The header of a table, and the line and values of each further row."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A row of a table: its texts by what they say. As a string, the file and the line."""
@@ -38,15 +45,14 @@ class Row:
     def __str__(self) -> str:
         return f"{self.file}, line {self.line}"
 
+    @property
+    def names(self) -> Names:
+        """Of the image's class and client."""
+        label = self.text.get("label")
+        return None if is_missing(label) else label, self.text.get("client") or None
 
-class _Rows(NamedTuple):
-    """The header of a table, and the line and values of each further row."""
 
-    header: list[str]
-    rows: Iterator[tuple[int, list[str]]]
-
-
-def in_table(file: Path, options: Mapping[str, Any] | None = None, *, labels: bool = True) -> Listing:
+def in_table(file: Path, options: Mapping[str, Any] | None = None, *, labels: bool = True) -> Raw:
     """The images that a CSV file lists: columns `path`, from the file's folder, and any of `label`, `client`, `split`.
 
     split: one of `splits.NAMES`; without that column a fifth of the images is held out as test. A path may lack its
@@ -56,7 +62,7 @@ def in_table(file: Path, options: Mapping[str, Any] | None = None, *, labels: bo
     Raises DataError: a missing or unknown column, a path that leads out of the folder, twice the same image, a missing
     file, images of which only some have a label or a client, or a test set without labels where train has some.
     """
-    options = dict(options or {})
+    options = options or {}
     base = file.parent / inside(str(options["folder"]), "data.options.folder") if "folder" in options else file.parent
     found: dict[str, list[ImageFile]] = {}
     spelled: dict[str, str] = {}  # a split's name in any case -> as it comes first
@@ -79,20 +85,15 @@ def in_table(file: Path, options: Mapping[str, Any] | None = None, *, labels: bo
                 f"{row}: there is no image {base / path}: paths begin there; data.options.folder=NAME "
                 "puts a folder before them"
             )
-        names = [_label(row) if labels else None, row.text.get("client") or None]
-        found.setdefault(split, []).append(ImageFile(str(base / path), path, *names))
+        label, client = row.names
+        found.setdefault(split, []).append(ImageFile(str(base / path), path, label if labels else None, client))
     if "" in found and len(found) > 1:
         raise DataError(f"{file}: {found[''][0].path} has no split, others have: give all one, or none")
     found = {name or "train": sorted(images, key=lambda image: image.path) for name, images in found.items()}
-    if not found or (not any(split_of(name) == "train" for name in found) and "train" not in options):
+    if not found or not ("train" in options or any(split_of(name) == "train" for name in found)):
         raise DataError(f"{file} lists no training image: give it rows, and a header of path,label[,client][,split]")
-    listing = settled(found, str(file), options)
-    return listing._replace(notes=(*notes, *listing.notes))
-
-
-def _label(row: Row) -> str | None:
-    """The label of a row that has one."""
-    return None if is_missing(text := row.text.get("label")) else text
+    read = of_files(found, str(file), options)
+    return replace(read, notes=(*notes, *read.notes))
 
 
 def _is_file(path: Path) -> bool:
@@ -137,21 +138,18 @@ def rows(
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             header, lines = _jsonl(file, stream) if file.suffix.lower() == ".jsonl" else _csv(stream)
-            positions = _positions(file, header, (*one_of, *required, *optional), required, one_of, given or {})
+            wanted = _Wanted(required, optional, one_of)
+            positions = _positions(file, header, wanted, given or {})
             used = set(positions.values())
             rest = [name for position, name in enumerate(header) if position not in used]
             if rest and not aside:
-                raise DataError(f"{file} has a column {rest[0]!r}: {_known(required, optional, one_of)}")
+                raise DataError(f"{file} has a column {rest[0]!r}: {wanted}")
             if rest and notes is not None:
-                names = first(rest, 5)
-                notes.append(f"columns of {file.name} that are left out: {names}")
+                notes.append(f"columns of {file.name} that are left out: {first(rest, 5)}")
             for line, values in lines:
-                texts = {
-                    role: values[position].strip() if position < len(values) else ""
-                    for role, position in positions.items()
-                }
+                texts = {role: values[k].strip() if k < len(values) else "" for role, k in positions.items()}
                 row = Row(file, line, texts)
-                _check_row(row, len(values) > len(header), [*required, *(role for role in one_of if role in positions)])
+                _check_row(row, len(values) > len(header), [role for role in (*required, *one_of) if role in positions])
                 yield row
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file} is no CSV file in UTF-8 ({error})") from error
@@ -160,7 +158,7 @@ def rows(
 def _csv(stream: Any) -> _Rows:
     reader = csv.reader(stream, strict=True)
     header = [name.strip() for name in next(reader, [])]
-    return _Rows(header, ((reader.line_num, values) for values in reader if values))
+    return header, ((reader.line_num, values) for values in reader if values)
 
 
 def _jsonl(file: Path, stream: Any) -> _Rows:
@@ -181,30 +179,40 @@ def _jsonl(file: Path, stream: Any) -> _Rows:
     top = next(every, None)
     header = list(top[1]) if top else []
     lines = itertools.chain([top] if top else [], every)
-    return _Rows(header, ((line, [_text(content.get(name)) for name in header]) for line, content in lines))
+    texts = (
+        (line, ["" if content.get(name) is None else str(content[name]) for name in header]) for line, content in lines
+    )
+    return header, texts
 
 
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
+class _Wanted(NamedTuple):
+    """What columns say, keys of COLUMNS; of `one_of` a table has one. As a string, what the columns are."""
+
+    required: Sequence[str]
+    optional: Sequence[str]
+    one_of: Sequence[str]
+
+    def __str__(self) -> str:
+        before = [" or ".join(self.one_of)] if self.one_of else []
+        text = f"the columns are {', '.join([*before, *self.required])}"
+        text += f", and any of {', '.join(self.optional)}" if self.optional else ""
+        if self.required == ("path",):
+            text += (
+                "; data.options.label=COLUMN, .path=, .client= and .split= name others, and further ones are left out"
+            )
+        return text
 
 
-def _positions(
-    file: Path,
-    header: Sequence[str],
-    roles: Sequence[str],
-    required: Sequence[str],
-    one_of: Sequence[str],
-    given: Mapping[str, str],
-) -> dict[str, int]:
+def _positions(file: Path, header: Sequence[str], wanted: _Wanted, given: Mapping[str, str]) -> dict[str, int]:
     """What a column says -> its position. Raises DataError: two columns say it, or none that has to be there."""
     if twice := [name for name, number in Counter(header).items() if number > 1]:
-        raise DataError(f"{file} has two columns {twice[0][:50]!r}: {_known(required, roles, one_of)}")
+        raise DataError(f"{file} has two columns {twice[0][:50]!r}: {wanted}")
     places = {name: position for position, name in enumerate(header)}
     plain: dict[str, list[str]] = {}
     for name in header:
         plain.setdefault("".join(filter(str.isalnum, name.casefold())), []).append(name)
     positions = {}
-    for role in roles:
+    for role in (*wanted.one_of, *wanted.required, *wanted.optional):
         if role in given:
             if given[role] not in places:
                 shown = ", ".join(name[:50] for name in header[:20])
@@ -219,29 +227,16 @@ def _positions(
             )
         if names:
             positions[role] = places[names[0]]
-    optional = [role for role in roles if role not in (*required, *one_of)]
-    missing = [role for role in required if role not in positions]
-    if one_of and len(there := [role for role in one_of if role in positions]) != 1:
-        if there:
-            raise DataError(f"{file} has the columns {' and '.join(there)}: keep one of them")
-        missing = [one_of[0], *missing]
-    if missing:
+    there = [role for role in wanted.one_of if role in positions]
+    if len(there) > 1:
+        raise DataError(f"{file} has the columns {' and '.join(there)}: keep one of them")
+    missing = [role for role in wanted.required if role not in positions]
+    if missing := [*([] if there else wanted.one_of), *missing]:
         marks = {";": "semicolons", "\t": "tabs"}
         mark = next((word for mark, word in marks.items() if any(mark in name for name in header)), None)
         hint = f"; separate columns by commas, not by {mark}" if mark else ""
-        raise DataError(f"{file} has no column {missing[0]!r}: {_known(required, optional, one_of)}{hint}")
+        raise DataError(f"{file} has no column {missing[0]!r}: {wanted}{hint}")
     return positions
-
-
-def _known(required: Sequence[str], optional: Sequence[str], one_of: Sequence[str]) -> str:
-    """What the columns are, in a message."""
-    before = [" or ".join(one_of)] if one_of else []
-    text = f"the columns are {', '.join([*before, *required])}"
-    optional = [role for role in optional if role not in (*required, *one_of)]
-    text += f", and any of {', '.join(optional)}" if optional else ""
-    if required == ("path",):
-        text += "; data.options.label=COLUMN, .path=, .client= and .split= name others, and further ones are left out"
-    return text
 
 
 def _check_row(row: Row, too_long: bool, required: Sequence[str]) -> None:
@@ -265,10 +260,10 @@ def inside(path: str, where: str) -> str:
 
 
 class Beside(NamedTuple):
-    """A file that says what images are: (class, client) by path, or `by_name`; and why it says nothing, if so."""
+    """A file that says what images are: names by path, or `by_name`; and why it says nothing, if so."""
 
     file: Path
-    names: dict[str, tuple[str | None, str | None]]
+    names: dict[str, Names]
     by_name: bool = False
     reason: str = ""
 
@@ -278,27 +273,25 @@ def beside(folder: Path) -> Beside | None:
 
     The first two are tables as the library `datasets` writes them, the third is Tiny-ImageNet's: name, tab, class.
     """
-    files = [file for name in ("metadata.csv", "metadata.jsonl") if (file := folder / name).is_file()]
-    for file in [*files, *sorted(folder.glob("*_annotations.txt"))]:
-        by_name = file.suffix == ".txt"
-        try:
-            said = _annotations(file) if by_name else _metadata(file)
-        except DataError as error:
-            return Beside(file, {}, reason=str(error))
-        return Beside(file, said, by_name, "" if said else "it has no column of labels")
-    return None
+    tables = [table for name in ("metadata.csv", "metadata.jsonl") if (table := folder / name).is_file()]
+    if (file := next(iter([*tables, *sorted(folder.glob("*_annotations.txt"))]), None)) is None:
+        return None
+    by_name = file.suffix == ".txt"
+    try:
+        said = _annotations(file) if by_name else _metadata(file)
+    except DataError as error:
+        return Beside(file, {}, reason=str(error))
+    return Beside(file, said, by_name, "" if said else "it has no column of labels")
 
 
-def _metadata(file: Path) -> dict[str, tuple[str | None, str | None]]:
-    """(Class, client) by path; empty where no image has a class."""
-    said = {
-        inside(row.text["path"], str(row)): (_label(row), row.text.get("client") or None)
-        for row in rows(file, ("path",), ("label", "client"), aside=True)
-    }
+def _metadata(file: Path) -> dict[str, Names]:
+    """Names by path; empty where no image has a class."""
+    listed = rows(file, ("path",), ("label", "client"), aside=True)
+    said = {inside(row.text["path"], str(row)): row.names for row in listed}
     return said if any(label for label, _ in said.values()) else {}
 
 
-def _annotations(file: Path) -> dict[str, tuple[str | None, str | None]]:
+def _annotations(file: Path) -> dict[str, Names]:
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     words = [line.split("\t") for line in lines if line.strip()]
     if wrong := [each for each in words if len(each) < 2 or not each[1].isprintable() or len(each[1]) > LONGEST]:

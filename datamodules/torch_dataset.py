@@ -6,19 +6,17 @@ What its class raises, when it is made or read, is one line that names the class
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from datamodules.arrays import labelled
-from datamodules.cache import Raw
-from datamodules.errors import DataError
+from datamodules.errors import DataError, one_line
 from datamodules.pictures import Picture, as_image
+from datamodules.raw import Raw, raw
 from datamodules.signatures import signature_of
-from datamodules.splits import SPLITS, is_missing, split_names
+from datamodules.splits import SPLITS, Part, is_missing, split_names
 
 FINGERPRINT = 32
 """Items of a `Dataset` whose content decides whether its decoded images are still those."""
@@ -40,7 +38,7 @@ def of_dataset(target: Any, options: Mapping[str, Any]) -> tuple[Callable[[], Ra
 
     Raises DataError: it cannot be made or read.
     """
-    where = _name(target)
+    where = f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', repr(target))}".lstrip(".")
     options = dict(options)
     splits = dict(zip(SPLITS, SPLITS, strict=True)) | split_names(options.pop("splits", {}))
     content = hashlib.sha256(repr((where, sorted(options.items()))).encode())
@@ -49,7 +47,7 @@ def of_dataset(target: Any, options: Mapping[str, Any]) -> tuple[Callable[[], Ra
         dataset, length = _made(target, options, arguments, where)
         if not length:
             raise DataError(f"{where} has no item in {split}")
-        parts[split] = part = Part(dataset, length, f"{where}, {split}" if split != "train" else where)
+        parts[split] = part = _Items(dataset, length, f"{where}, {split}" if split != "train" else where)
         content.update(f"{split} {length}".encode())
         for position in np.linspace(0, length - 1, min(FINGERPRINT, length)).astype(int):
             content.update(part.image(int(position)).values.tobytes())
@@ -60,13 +58,14 @@ def of_dataset(target: Any, options: Mapping[str, Any]) -> tuple[Callable[[], Ra
     clients = {split: names for split, part in parts.items() if (names := part.clients(notes))}
     labels = _labels(parts, notes, where)
     content.update(repr((labels, classes, clients)).encode())
+    items = {
+        split: Part([(part, position) for position in range(part.length)], labels.get(split), clients.get(split))
+        for split, part in parts.items()
+    }
     named = (classes["train"] or None) if labels else None
-    return partial(_read, parts, labels, clients, named, tuple(dict.fromkeys(notes)), where), content.hexdigest()
-
-
-def _name(target: Any) -> str:
-    """Its class or function in messages."""
-    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', repr(target))}".lstrip(".")
+    kept = tuple(dict.fromkeys(notes))
+    read = partial(raw, items, where, lambda item: item[0].image(item[1]), named, kept)
+    return read, content.hexdigest()
 
 
 def _variants(
@@ -85,12 +84,8 @@ def _variants(
         if "split" in options:
             raise DataError(f"data.options.split={options['split']} already names the split that is read: leave it out")
         raise DataError(f"data.options.splits: {where} has no argument split that it could be for")
-    missing = [
-        name
-        for name, each in parameters.items()
-        if each.default is each.empty and name not in {**options, **variants["train"]}
-    ]
-    if missing:
+    given = options.keys() | variants["train"].keys()
+    if missing := [name for name, each in parameters.items() if each.default is each.empty and name not in given]:
         raise DataError(f"{where} cannot be made without its argument {missing[0]}: set data.options.{missing[0]}")
     return variants
 
@@ -112,12 +107,12 @@ def _made(target: Any, options: Mapping[str, Any], arguments: Mapping[str, Any],
 
 
 def reason(error: Exception) -> str:
-    """An error in one line."""
-    text = " ".join(str(error).split()).rstrip(".")
+    """An error in one line, with its class."""
+    text = one_line(error).rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-class Part(NamedTuple):
+class _Items(NamedTuple):
     """A split: its dataset and number of items. where: for messages."""
 
     dataset: Any
@@ -147,11 +142,9 @@ class Part(NamedTuple):
                 return None
             if not callable(value) and not isinstance(value, str | bytes | Mapping):
                 return list(value.tolist() if hasattr(value, "tolist") else value)
-        except TypeError as error:
-            if "iter" not in str(error):
-                raise DataError(f"{self.where}: its `{name}` cannot be read: {reason(error)}") from error
         except Exception as error:
-            raise DataError(f"{self.where}: its `{name}` cannot be read: {reason(error)}") from error
+            if not isinstance(error, TypeError) or "iter" not in str(error):  # it is no list
+                raise DataError(f"{self.where}: its `{name}` cannot be read: {reason(error)}") from error
         kind = "a method" if inspect.ismethod(value) else f"of type {type(value).__name__}"
         notes.append(f"{self.where}: its `{name}` is {kind}, no list, and is not used")
         return None
@@ -195,7 +188,7 @@ class Part(NamedTuple):
         )
 
 
-def _labels(parts: Mapping[str, Part], notes: list[str], where: str) -> dict[str, list[int | str]]:
+def _labels(parts: Mapping[str, _Items], notes: list[str], where: str) -> dict[str, list[int | str]]:
     """Label of each item by split; empty where items are images alone."""
     if len(parts["train"].item(0)) < 2:
         return {}
@@ -204,24 +197,8 @@ def _labels(parts: Mapping[str, Part], notes: list[str], where: str) -> dict[str
         return {}
     for split, each in labels.items():
         if None in each:
-            way = (
-                "" if any(label is not None for label in each) else "; data.options.splits.test=null holds a fifth out"
-            )
+            way = "; data.options.splits.test=null holds a fifth out" if set(each) == {None} else ""
             raise DataError(
                 f"{where}: item {each.index(None)} of {split} has no label, others have: give all one, or none{way}"
             )
     return {split: [label for label in each if label is not None] for split, each in labels.items()}
-
-
-def _read(
-    parts: Mapping[str, Part],
-    labels: Mapping[str, list[int | str]],
-    clients: Mapping[str, list[str]],
-    classes: Sequence[str] | None,
-    notes: tuple[str, ...],
-    where: str,
-) -> Raw:
-    """What is to be decoded."""
-    items = {split: [(part, position) for position in range(part.length)] for split, part in parts.items()}
-    raw = labelled(items, labels, clients, lambda item: item[0].image(item[1]), where, classes)
-    return replace(raw, notes=(*raw.notes, *notes))

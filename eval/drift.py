@@ -80,20 +80,19 @@ def drift(global_x: Tensor, local_xs: Iterable[Tensor], labels: Tensor, num_clas
 
     Raises EvalError: there is no client.
     """
-    angle_means, angle_maxima, class_angles, similarities = [], [], [], []
+    clients = []
     for x in local_xs:
         means = by_class(angles(x, global_x), labels, num_classes)
         means = means[~means.isnan()]
-        angle_means.append(float(means.mean()))
-        angle_maxima.append(float(means.max()))
-        class_angles.append(float(inter_class_angles(x, labels, num_classes).mean()))
-        similarities.append(cka(x, global_x))
-    if not (clients := len(similarities)):
+        between = inter_class_angles(x, labels, num_classes)
+        clients.append((float(means.mean()), float(means.max()), float(between.mean()), cka(x, global_x)))
+    if not clients:
         raise EvalError("drift without a client's features: give one client at least")
+    mean, worst, local, similarity = (sum(values) / len(clients) for values in zip(*clients, strict=True))
     scores = {
-        "local_global_angle": sum(angle_means) / clients,
-        "local_global_angle_worst": sum(angle_maxima) / clients,
-        "inter_class_angle_local": sum(class_angles) / clients,
+        "local_global_angle": mean,
+        "local_global_angle_worst": worst,
+        "inter_class_angle_local": local,
         "inter_class_angle_global": float(inter_class_angles(global_x, labels, num_classes).mean()),
     }
-    return scores if any(map(math.isnan, similarities)) else scores | {"cka": sum(similarities) / clients}
+    return scores if math.isnan(similarity) else scores | {"cka": similarity}

@@ -16,6 +16,16 @@ Prepare = Callable[[Tensor], Tensor]
 
 Device = torch.device | str
 
+Progress = Callable[[float], None]
+"""Called now and then with the fraction of the work that is done."""
+
+Note = Callable[[str], None]
+"""Called with what a reader of scores has to know, in a line; or with an empty one."""
+
+
+def ignore(_: object) -> None:
+    """Of progress or notes that nobody asks for."""
+
 
 class EvalError(ValueError):
     """Features or settings that a protocol cannot work with: what was given and what is possible, in one line."""
@@ -98,7 +108,7 @@ def extract(
     prepare: Prepare,
     batch_size: int = 512,
     device: Device | None = None,
-    on_batch: Callable[[int], None] = lambda _: None,
+    on_batch: Callable[[int], None] = ignore,
 ) -> Tensor:
     """Representations `[N, d]` float32 of all images, in their order, on the device.
 

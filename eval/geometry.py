@@ -117,7 +117,7 @@ def uniformity_parts(x: Tensor, clients: Tensor, t: float = 2, chunk: int = 1000
 def label_free_score(
     view_a: Tensor,
     view_b: Tensor,
-    clients: Tensor,
+    view_clients: Tensor,
     temperature: float = 0.2,
     include_self: bool = False,
     weight: float = 0.2,
@@ -130,7 +130,7 @@ def label_free_score(
     Note the signs: both terms are higher for better features, unlike `alignment` and `uniformity_parts`.
 
     Args:
-        view_a, view_b: `[M, d]`, x and x~ row by row; clients: `[M]` int64, rows with -1 are left out.
+        view_a, view_b: `[M, d]`, x and x~ row by row; view_clients: `[M]` int64, rows with -1 are left out.
         temperature: > 0; Unif is in [-1/temperature, 1/temperature].
         include_self: whether y may be x, which the paper leaves open.
         weight: of Unif in the score. chunk: rows at a time.
@@ -145,8 +145,8 @@ def label_free_score(
     {'alignment': 1.0, 'uniformity': 0.0, 'score': 1.0}
     """
     alignments, uniformities = [], []
-    for client in clients[clients >= 0].unique():
-        rows = clients == client
+    for client in view_clients[view_clients >= 0].unique():
+        rows = view_clients == client
         a, b = F.normalize(view_a[rows], dim=1), F.normalize(view_b[rows], dim=1)
         others = len(a) if include_self else len(a) - 1
         if not others:
@@ -160,7 +160,7 @@ def label_free_score(
         alignments.append((a * b).sum(dim=1).double().mean())
         uniformities.append(math.log(others) - torch.cat(logs).mean())
     if not alignments:
-        raise EvalError(f"the label-free score of {len(clients)} images: give two of one known client")
+        raise EvalError(f"the label-free score of {len(view_clients)} images: give two of one known client")
     align, unif = (float(torch.stack(values).mean()) for values in (alignments, uniformities))
     return {"alignment": align, "uniformity": unif, "score": align + weight * unif}
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from eval.features import EvalError, Features, Prepare, device_of
+from eval.features import EvalError, Features, Note, Prepare, Progress, device_of, ignore
 from eval.inversion import ObservedStep
 from eval.shares import ObservedReplies
 
@@ -102,8 +102,8 @@ class Subject:
     client_names: Sequence[str] = ()
     own_features: Mapping[str, Callable[[], Features]] | None = None
     save_arrays: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
-    on_progress: Callable[[float], None] = lambda fraction: None
-    on_note: Callable[[str], None] = lambda line: None
+    on_progress: Progress = ignore
+    on_note: Note = ignore
 
     def __post_init__(self) -> None:
         for split in ("train", "test") if self.encoder_inputs is not None else ():
@@ -125,27 +125,17 @@ class Subject:
         Raises EvalError: it was not given.
         """
         kind, _, name = requires.partition(" ")
-        features = self.features
+        features, inputs = self.features, self.encoder_inputs
         missing = {
-            "encoder_inputs": self.encoder_inputs is None,
-            "local_models": self.local_models is None,
-            "local_step": self.local_step is None,
-            "client_replies": self.client_replies is None,
-            "members": self.members is None or self.encoder_inputs is None or self.encoder_inputs.view is None,
-            "projector": self.projector is None,
-            "test_clients": not (self.features.test_clients >= 0).any(),
-            "held_out": self.encoder_inputs is None or not len(self.features.held_out),
+            "": False,
+            "members": self.members is None or inputs is None or inputs.view is None,
+            "test_clients": not (features.test_clients >= 0).any(),
+            "held_out": inputs is None or not len(features.held_out),
             "views": None in (features.view_a, features.view_b, features.view_clients),
             "target": name not in self.targets,
         }
-        if kind and missing[kind]:
+        if missing[kind] if kind in missing else getattr(self, kind) is None:
             raise EvalError(f"{protocol} requires more than features: {REASONS[kind]}")
-
-    @property
-    def inputs(self) -> EncoderInputs:
-        """The encoder and its images, for protocols that require them."""
-        assert self.encoder_inputs is not None  # see `check`
-        return self.encoder_inputs
 
 
 REASONS = {

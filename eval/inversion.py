@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from eval.features import EvalError
+from eval.features import EvalError, Progress, ignore
 
 
 class ObservedStep(NamedTuple):
@@ -35,12 +35,7 @@ class ObservedStep(NamedTuple):
 
 
 def reconstruct(
-    step: ObservedStep,
-    generator: Generator,
-    steps: int,
-    lr: float,
-    variation: float,
-    on_progress: Callable[[float], None] = lambda _: None,
+    step: ObservedStep, generator: Generator, steps: int, lr: float, variation: float, on_progress: Progress = ignore
 ) -> tuple[Tensor, float]:
     """Inputs whose gradient points where the observed one does, `[n, C, H, W]`, and the cosine that is left.
 

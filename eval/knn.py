@@ -6,14 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.features import EvalError, Features, accuracy
+from eval.features import EvalError, Features, Note, accuracy, ignore
 
 LARGEST_SHARE = 0.1
 """Of the training rows: with more neighbours, those of other classes outnumber the near ones, and accuracy falls."""
 
 
-def crowded(k: int, rows: int, of: str = "") -> str:
-    """A line where k neighbours are more than a tenth of the training rows, else "". of: their data set, if another.
+def crowded(k: int, rows: int, data: str = "") -> str:
+    """A line where k neighbours are more than a tenth of the training rows, else "". data: their set, if another.
 
     >>> crowded(200, 1000)
     'kNN votes with 200 neighbours of 1,000 training images, more than a tenth: images that are not alike vote too'
@@ -22,7 +22,7 @@ def crowded(k: int, rows: int, of: str = "") -> str:
     """
     if k <= LARGEST_SHARE * rows:
         return ""
-    used, whose = min(k, rows), f" of {of}" if of else ""
+    used, whose = min(k, rows), f" of {data}" if data else ""
     return (
         f"kNN votes with {used} neighbours of {rows:,} training images{whose}, more than a tenth: "
         "images that are not alike vote too"
@@ -81,21 +81,27 @@ def knn_predict(
     return vote(*neighbours(train_x, train_y, test_x, k, chunk), num_classes, k, temperature)
 
 
-def knn(features: Features, k: int = 200, temperature: float = 0.1) -> dict[str, float]:
+def knn(
+    features: Features, k: int = 200, temperature: float = 0.1, note: Note = ignore, data: str = ""
+) -> dict[str, float]:
     """Accuracy in percent on the whole test set, with the whole training set as bank.
 
     With fewer than k training rows all of them are neighbours, and the scores then hold the "k" that was used.
+    note: gets the line of `crowded`.
     """
     used = min(k, len(features.train_x))
-    scores = {"accuracy": knn_by_k(features, [used], temperature)[f"accuracy_k{used}"]}
+    scores = {"accuracy": knn_by_k(features, [used], temperature, note, data)[f"accuracy_k{used}"]}
     return scores if used == k else scores | {"k": float(used)}
 
 
-def knn_by_k(features: Features, ks: Sequence[int], temperature: float) -> dict[str, float]:
+def knn_by_k(
+    features: Features, ks: Sequence[int], temperature: float, note: Note = ignore, data: str = ""
+) -> dict[str, float]:
     """As `knn` for several k with one search: "accuracy_k10" and so on; a k above the size of the bank is left out."""
     ks = [k for k in ks if k <= len(features.train_x)]
     if not ks:
         return {}
+    note(crowded(max(ks), len(features.train_x), data))
     nearest = neighbours(features.train_x, features.train_y, features.test_x, max(ks))
     votes = {k: vote(*nearest, features.num_classes, k, temperature) for k in ks}
     return {f"accuracy_k{k}": accuracy(predicted, features.test_y) for k, predicted in votes.items()}

@@ -4,17 +4,20 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor
 
-from eval.features import EvalError, Features, accuracy, class_subset, holdout, sample, seed_of
+from eval.features import EvalError, Features, Progress, accuracy, class_subset, holdout, ignore, sample, seed_of
 from eval.inputs import Crop, EncoderInputs
 from eval.logistic_regression import fit_lbfgs, gradient_of, split
 
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+
+Embed = Callable[[Tensor], Tensor]
+"""Row numbers `[B]` -> features `[B, d]`."""
 
 SHARED_STEP = 2e8
 """Floating-point operations of a step, about 2 ms of a core, from which CPU threads share it. In a smaller step they
@@ -48,8 +51,8 @@ class Probe:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        for name, choices in (("optimizer", ("adam", "sgd")), ("schedule", ("constant", "cosine", "step"))):
-            if (value := getattr(self, name)) not in choices:
+        for name in ("optimizer", "schedule"):
+            if (value := getattr(self, name)) not in (choices := get_args(self.__annotations__[name])):
                 raise EvalError(f"unknown {name} '{value}' for a linear probe: give one of {', '.join(choices)}")
         if self.nesterov and (self.optimizer != "sgd" or self.momentum <= 0):
             raise EvalError(f"{self}: Nesterov momentum is SGD's: give optimizer sgd and a momentum above 0")
@@ -112,11 +115,11 @@ def fit_linear(
     train_y: Tensor,
     num_classes: int,
     probe: Probe,
-    generator: torch.Generator,
+    generator: Generator,
     *,
     rates: Sequence[float] = (),
-    embed: Callable[[Tensor], Tensor] | None = None,
-    on_progress: Callable[[float], None] = lambda _: None,
+    embed: Embed | None = None,
+    on_progress: Progress = ignore,
 ) -> tuple[Tensor, Tensor]:
     """Train a linear classifier on features by minibatches, or several at once that differ in their learning rate.
 
@@ -178,11 +181,7 @@ def _one_thread(small: bool) -> Iterator[None]:
 
 
 def linear_probe(
-    features: Features,
-    probe: Probe,
-    generator: torch.Generator,
-    embed: Callable[[Tensor], Tensor] | None = None,
-    on_progress: Callable[[float], None] = lambda _: None,
+    features: Features, probe: Probe, generator: Generator, embed: Embed | None = None, on_progress: Progress = ignore
 ) -> dict[str, float]:
     """Accuracy in percent on the whole test set after the last epoch; nothing is selected.
 
@@ -192,11 +191,7 @@ def linear_probe(
 
 
 def linear_predictions(
-    features: Features,
-    probe: Probe,
-    generator: torch.Generator,
-    embed: Callable[[Tensor], Tensor] | None = None,
-    on_progress: Callable[[float], None] = lambda _: None,
+    features: Features, probe: Probe, generator: Generator, embed: Embed | None = None, on_progress: Progress = ignore
 ) -> Tensor:
     """Predicted class of each test row, `[T]` int64; arguments as for `linear_probe`."""
     x, y = features.train_x, features.train_y
@@ -205,11 +200,7 @@ def linear_predictions(
 
 
 def subset_probe(
-    features: Features,
-    probe: Probe,
-    generator: torch.Generator,
-    per_class: int,
-    on_progress: Callable[[float], None] = lambda _: None,
+    features: Features, probe: Probe, generator: Generator, per_class: int, on_progress: Progress = ignore
 ) -> dict[str, float]:
     """As `linear_probe`, on at most `per_class` training images of each class, drawn at random."""
     return linear_probe(class_subset(features, per_class, generator), probe, generator, on_progress=on_progress)
@@ -218,10 +209,10 @@ def subset_probe(
 def swept_probe(
     features: Features,
     probe: Probe,
-    generator: torch.Generator,
+    generator: Generator,
     rates: Sequence[float],
     fraction: float = 0.1,
-    on_progress: Callable[[float], None] = lambda _: None,
+    on_progress: Progress = ignore,
 ) -> dict[str, float]:
     """The probe at several rates at once; the rate is chosen on a held-out slice of train, never on test.
 
@@ -247,24 +238,22 @@ def augmented_probe(
     inputs: EncoderInputs,
     probe: Probe,
     crop: Crop,
-    generator: torch.Generator,
-    on_progress: Callable[[float], None] = lambda _: None,
+    generator: Generator,
+    on_progress: Progress = ignore,
 ) -> dict[str, float]:
     """As `linear_probe`, but every training image is cropped and flipped anew in every epoch.
 
     The encoder stays frozen and in eval mode; test images are not augmented. on_progress: see `fit_linear`.
     """
-    return linear_probe(
-        features,
-        probe,
-        generator,
-        lambda rows: inputs.encoder(inputs.batch(rows, crop, generator)).float(),
-        on_progress,
-    )
+
+    def embed(rows: Tensor) -> Tensor:
+        return inputs.encoder(inputs.batch(rows, crop, generator)).float()
+
+    return linear_probe(features, probe, generator, embed, on_progress)
 
 
 def lbfgs_probe(
-    features: Features, generator: torch.Generator, strengths: tuple[float, ...] = STRENGTHS, fraction: float = 0.1
+    features: Features, generator: Generator, strengths: tuple[float, ...] = STRENGTHS, fraction: float = 0.1
 ) -> dict[str, float]:
     """L2-regularised multinomial logistic regression, solved to convergence: a probe without a learning rate.
 

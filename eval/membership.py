@@ -18,7 +18,9 @@ SHOWN = 16
 """Training images in the figure: those that the attack is surest of."""
 
 
-def membership(subject: Subject, generator: Generator, max_images: int, views: int) -> dict[str, float]:
+def membership(
+    subject: Subject, inputs: EncoderInputs, members: Tensor, generator: Generator, max_images: int, views: int
+) -> dict[str, float]:
     """The threshold attack of EncoderMI (Liu et al. 2021, EncoderMI-T) on training images and test images.
 
     Whoever has the encoder calls an image a training image if its views, drawn with the training's augmentation, are
@@ -32,13 +34,9 @@ def membership(subject: Subject, generator: Generator, max_images: int, views: i
 
     Raises EvalError: the two sides share no class.
     """
-    inputs, features = subject.inputs, subject.features
-    assert subject.members is not None  # see `Subject.check`
-    members = sample(len(subject.members), max_images, generator, torch.device("cpu"))
-    rows, others = matched(
-        subject.members.cpu()[members], torch.randperm(len(features.test_y), generator=generator),
-        features.train_y.cpu(), features.test_y.cpu(),
-    )  # fmt: skip
+    labels, other_labels = subject.features.train_y.cpu(), subject.features.test_y.cpu()
+    drawn = members.cpu()[sample(len(members), max_images, generator, torch.device("cpu"))]
+    rows, others = matched(drawn, torch.randperm(len(other_labels), generator=generator), labels, other_labels)
     done = 0.0
 
     def similarity(images: np.ndarray) -> Tensor:

@@ -3,8 +3,8 @@
 import difflib
 import importlib
 import re
-from collections.abc import Callable, Iterable, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -12,10 +12,8 @@ import torch
 import yaml
 
 from eval.factories import Protocol
-from eval.features import EvalError, Features
+from eval.features import EvalError, Features, ignore
 from eval.inputs import Subject
-from eval.knn import crowded
-from eval.transfer import before_and_after, transfer
 
 __all__ = ["PROTOCOLS", "EvalError", "Features", "Protocol", "Score", "Subject", "evaluate", "find"]
 
@@ -34,7 +32,7 @@ def evaluate(
     subject: Subject | Features,
     ids: Iterable[str],
     stream: Callable[[str], torch.Generator] = lambda _: torch.Generator().manual_seed(0),
-    on_start: Callable[[str], None] = lambda _: None,
+    on_start: Callable[[str], None] = ignore,
     failures: MutableMapping[str, str] | None = None,
 ) -> list[Score]:
     """Scores of every metric of the protocols, in the order of the ids.
@@ -69,7 +67,7 @@ def evaluate(
     return scores
 
 
-TRANSFER = r"transfer-([\w.-]+)/v([12])"
+TRANSFER = r"transfer-([\w.-]+)/(v[12])"
 """Ids of the protocols on another data set; the groups are its name and the version."""
 
 
@@ -81,74 +79,35 @@ def find(name: str) -> Protocol:
     if name in PROTOCOLS:
         return PROTOCOLS[name]
     if match := re.fullmatch(TRANSFER, name):
-        return _transfer(name, target=match[1], version=int(match[2]))
+        named = _TRANSFERS[f"transfer-{{data}}/{match[2]}"]
+        return replace(
+            named, **{key: getattr(named, key).format(data=match[1]) for key in ("id", "summary", "requires")}
+        )
     close = difflib.get_close_matches(name, [*PROTOCOLS, "all", "papers"], n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
     known = ", ".join([*PROTOCOLS, "transfer-<data set>/v1", "transfer-<data set>/v2"])
     raise EvalError(f"unknown protocol '{name}'{hint}: give any of {known}")
 
 
-def _transfer(name: str, target: str, version: int) -> Protocol:
-    """The protocol on another data set."""
-    settings = {**PROTOCOLS["linear/v1"].settings, **PROTOCOLS["knn/v1"].settings}
-    summary = (
-        f"On {target}, which the encoder was not trained on: linear/v1, knn/v1 and effective rank of its test set."
-    )
-
-    def opened(subject: Subject) -> Features:
-        features = subject.targets[target]()
-        subject.note(crowded(settings["k"], len(features.train_x), target))
-        return features
-
-    if version == 1:
-        return Protocol(
-            name,
-            lambda subject, generator, **settings: transfer(opened(subject), generator=generator, **settings),
-            summary,
-            settings,
-            units={"effective_rank": "dimensions"},
-            requires=f"target {target}",
-            uses_labels=False,
-        )
-    return Protocol(
-        name,
-        lambda subject, generator, **settings: before_and_after(
-            opened(subject), subject.projector, generator, **settings
-        ),
-        f"As v1, with the uniformity of at most 10,000 test rows, and all four of the projector's outputs on {target}.",
-        {**settings, **PROTOCOLS["geometry/v1"].settings},
-        units={
-            f"{metric}{of}": unit
-            for metric, unit in PROTOCOLS["projected/v1"].units.items()
-            for of in ("", "_projected")
-        },
-        lower=("uniformity", "uniformity_projected"),
-        requires=f"target {target}",
-        uses_labels=False,
-    )
-
-
-def _typed(value: Any, hint: Any) -> Any:
+def _typed(value: Any, hint: Any = None) -> Any:
     """A value of `protocols.yaml` for an argument of this type: an object of a class from its arguments, or a tuple."""
-    if isinstance(value, dict):
-        cls = next(each for each in (*get_args(hint), hint) if isinstance(each, type) and get_type_hints(each))
-        return cls(**{name: _typed(item, get_type_hints(cls)[name]) for name, item in value.items()})
+    classes = [each for each in (*get_args(hint), hint) if isinstance(each, type) and get_type_hints(each)]
+    if isinstance(value, dict) and classes:
+        hints = get_type_hints(classes[0])
+        return classes[0](**{name: _typed(item, hints[name]) for name, item in value.items()})
     return tuple(value) if isinstance(value, list) else value
 
 
-def _load() -> dict[str, Protocol]:
-    entries = yaml.safe_load(Path(__file__).with_name("protocols.yaml").read_text(encoding="utf-8"))
-    made = {}
-    for name, entry in entries.items():
-        module, _, function = entry.pop("compute").rpartition(".")
-        compute = getattr(importlib.import_module(module), function)
-        hints, settings = get_type_hints(compute), entry.pop("settings", {})
-        typed = {key: _typed(value, hints.get(key)) for key, value in settings.items()}
-        fields: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
-        }
-        made[name] = Protocol(name, compute, settings=typed, **fields)
-    return made
+def _protocol(name: str, compute: str, settings: Mapping[str, Any] | None = None, **fields: Any) -> Protocol:
+    """A protocol from its entry."""
+    module, _, function = compute.rpartition(".")
+    computed = getattr(importlib.import_module(module), function)
+    hints = get_type_hints(computed)
+    typed = {key: _typed(value, hints.get(key)) for key, value in (settings or {}).items()}
+    return Protocol(name, computed, settings=typed, **{key: _typed(value) for key, value in fields.items()})
 
 
-PROTOCOLS = _load()
+_ENTRIES = yaml.safe_load(Path(__file__).with_name("protocols.yaml").read_text(encoding="utf-8"))
+_ALL = {name: _protocol(name, **entry) for name, entry in _ENTRIES.items()}
+_TRANSFERS = {name: protocol for name, protocol in _ALL.items() if "{data}" in name}
+PROTOCOLS = {name: protocol for name, protocol in _ALL.items() if name not in _TRANSFERS}

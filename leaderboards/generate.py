@@ -56,8 +56,7 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         methods.write(records, docs / "methods", [verdict.cell for verdict in current])
         studies.write(records, docs / "studies")
         rewrite(
-            docs / "reproduction.md",
-            partial(reproduction.filled, verdicts=current, records=records, parity=compared),
+            docs / "reproduction.md", partial(reproduction.filled, verdicts=current, records=records, parity=compared)
         )
         if sheet is not None:
             rewrite(docs / "privacy.md", partial(privacy.filled, sheet=sheet))

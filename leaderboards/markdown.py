@@ -42,24 +42,22 @@ def render(template: str, **values: Any) -> str:
     loader = FileSystemLoader(TEMPLATES)
     pages = Environment(loader=loader, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
     filters = (line, anchor, with_spread, in_bytes, three_digits, seeds_phrase)
-    pages.filters |= {
-        "interval": lambda places: interval(*places),
-        "mean_rank": lambda ranks: interval(*mean_rank(ranks)),
-    }
-    pages.filters |= {"md": escape} | {function.__name__: function for function in filters}
+    pages.filters |= {function.__name__: function for function in filters}
+    pages.filters |= {"md": escape, "interval": lambda places: interval(*places)}
+    pages.filters |= {"mean_rank": lambda ranks: interval(*mean_rank(ranks))}
     return f"{pages.get_template(template).render(values).rstrip()}\n"
 
 
-def replace_between(page: str, start: str, end: str, text: str) -> str:
-    """The page with new text between two marks.
+def replace_between(page: str, mark: str, text: str) -> str:
+    """The page with new text between `<!-- MARK: who writes it -->` and `<!-- end of MARK -->`.
 
-    Raises RecordError: a mark is missing.
+    Raises RecordError: one of them is missing.
     """
-    before, start_mark, rest = page.partition(start)
-    _, end_mark, after = rest.partition(end)
-    if not start_mark or not end_mark:
-        raise RecordError(f"no mark {end if start_mark else start}: put it where the tables belong")
-    return f"{before}{start}\n\n{text.strip()}\n\n{end}{after}"
+    start, end = re.search(rf"<!-- {mark}: .*? -->", page), f"<!-- end of {mark} -->"
+    _, end_mark, after = page[start.end() if start else 0 :].partition(end)
+    if not start or not end_mark:
+        raise RecordError(f"no mark {end if start else f'<!-- {mark}: ... -->'}: put it where the tables belong")
+    return f"{page[: start.end()]}\n\n{text.strip()}\n\n{end}{after}"
 
 
 def rewrite(file: Path, change: Callable[[str], str]) -> None:

@@ -16,11 +16,10 @@ equal, this calls any two of them different with a probability of 5 %.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
 LEVEL = 0.05
 """The probability of a false statement about a board of equal rows."""
@@ -85,16 +84,14 @@ class Fit:
         residuals of two rows may mirror each other, and then nothing tells which of them varies. Of two rows alone
         nothing can be found.
         """
-        import numpy as np
-
         if self.spread < ROUNDING or len(self.effects) == 2:
             return ()
-        limits = _limits(self.design)
+        most_statistic, most_share = _limits(self.design)
         sizes = np.abs(np.concatenate([self.residuals[row] for row in self.effects]))[:, None]
         statistic, share = _levene(sizes, self.design)
-        if statistic[0] <= limits.statistic and share.max() <= limits.share:
+        if statistic[0] <= most_statistic and share.max() <= most_share:
             return ()
-        least = min(limits.share, float(share.max()) - ROUNDING)
+        least = min(most_share, float(share.max()) - ROUNDING)
         return tuple(row for row, value in zip(self.effects, share[:, 0], strict=True) if value > least)
 
 
@@ -104,8 +101,6 @@ def fit(samples: Mapping[str, Mapping[int, float]]) -> Fit | None:
     Rows with fewer than `FEWEST_SEEDS` values are left out. None: fewer than two rows are left, or no degree of freedom
     for the error.
     """
-    import numpy as np
-
     samples = {row: sample for row, sample in samples.items() if len(sample) >= FEWEST_SEEDS}
     design = tuple(tuple(sorted(sample)) for sample in samples.values())
     solver = _solver(design) if len(samples) > 1 else None
@@ -131,16 +126,15 @@ def fit(samples: Mapping[str, Mapping[int, float]]) -> Fit | None:
 class _Solver(NamedTuple):
     """What depends on the design alone: values -> effects and residuals; margins for s = 1."""
 
-    effects: "NDArray[np.float64]"
-    residuals: "NDArray[np.float64]"
-    margins: "NDArray[np.float64]"
+    effects: NDArray[np.float64]
+    residuals: NDArray[np.float64]
+    margins: NDArray[np.float64]
     df: int
 
 
 @lru_cache(maxsize=128)
 def _solver(design: Design) -> _Solver | None:
     """Least squares of rows and seeds. None: no degree of freedom is left for the error."""
-    import numpy as np
     from scipy.sparse.csgraph import connected_components
     from scipy.stats import studentized_range
 
@@ -164,32 +158,25 @@ def _solver(design: Design) -> _Solver | None:
     return _Solver(effects, np.eye(len(at)) - model @ inverse, margins, df)
 
 
-class _Limits(NamedTuple):
-    """Critical values of Levene's statistic, and of the largest row's share in the absolute residuals."""
-
-    statistic: float
-    share: float
-
-
 @lru_cache(maxsize=128)
-def _limits(design: Design) -> _Limits:
-    """Both at half of `LEVEL`, from `SIMULATED` boards of equal rows with this one's seeds; the same at every call."""
-    import numpy as np
+def _limits(design: Design) -> tuple[float, float]:
+    """Critical values of Levene's statistic, and of the largest row's share in the absolute residuals.
 
+    Both at half of `LEVEL`, from `SIMULATED` boards of equal rows with this one's seeds; the same at every call.
+    """
     solver = _solver(design)
     assert solver is not None
     noise = np.random.default_rng(0).standard_normal((len(solver.residuals), SIMULATED))
     statistic, share = _levene(np.abs(solver.residuals @ noise), design)
-    return _Limits(*(float(np.quantile(sample, 1 - LEVEL / 2)) for sample in (statistic, share.max(axis=0))))
+    at = 1 - LEVEL / 2
+    return float(np.quantile(statistic, at)), float(np.quantile(share.max(axis=0), at))
 
 
-def _levene(sizes: "NDArray[np.float64]", design: Design) -> "tuple[NDArray[np.float64], NDArray[np.float64]]":
+def _levene(sizes: NDArray[np.float64], design: Design) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Levene's W of each board, and each row's mean absolute residual over that of its board.
 
     sizes: (values, boards), absolute residuals. The share is (rows, boards).
     """
-    import numpy as np
-
     counts = np.array([len(seeds) for seeds in design])[:, None]
     first = np.concatenate([[0], np.cumsum(counts[:-1, 0])])
     means, mean = np.add.reduceat(sizes, first) / counts, sizes.mean(axis=0)

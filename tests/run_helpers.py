@@ -24,7 +24,8 @@ from benchmark.execution.base import VisitResult
 from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.run import Run
 from benchmark.federation import checkpoint
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.callbacks import Callback
+from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.progress import Display
 from leaderboards.schema import Record
 from methods import trees

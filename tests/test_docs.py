@@ -113,7 +113,7 @@ def test_an_encoder_of_ones_own_is_evaluated_in_ten_lines(monkeypatch):
     exec(code, names)
     scores = {(score.protocol, score.metric): score.value for score in names["scores"]}
     assert 50 < scores["linear/v1", "accuracy"] <= 100  # the encoder is untrained; chance is 10 %
-    short = replace(find("semi/v1"), compute=lambda subject, *_, **__: {"accuracy_10pct": len(subject.inputs.train)})
+    short = replace(find("semi/v1"), compute=lambda inputs, **_: {"accuracy_10pct": len(inputs.train)})
     monkeypatch.setitem(PROTOCOLS, "semi/v1", short)  # tests the example, without minutes of fine-tuning
     exec(more, names)
     assert names["scores"][0].value == 1200

@@ -11,13 +11,10 @@ from benchmark.configuration.compose import compose, merge
 from benchmark.configuration.files import available, read
 from benchmark.configuration.identity import identity
 from leaderboards import generate, store
-from leaderboards.pages import board, methods, privacy
-from leaderboards.papers import tables
+from leaderboards.pages import plots, studies
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RECORDS = store.collect(LEADERBOARDS / "results")
-BOARDS = methods.boards(RECORDS)
-PUBLISHED = tables.collect()
 TUNED = sorted(LEADERBOARDS.glob("tuned/*/*.json"))
 
 
@@ -49,19 +46,12 @@ def current_config(record):
     return compose(scenario, method, [*changes, *overrides, f"seed={record['seed']}"])
 
 
-def test_the_page_is_made_from_the_committed_records_and_privacy_sheet_and_no_record_has_changed_since():
-    page = (LEADERBOARDS / "README.md").read_text()
-    made = board.markdown(RECORDS, privacy.read(LEADERBOARDS / privacy.SHEET), generate.judged(RECORDS, LEADERBOARDS))
-    assert page == made, "write it again: python -m benchmark board"
-    digests = json.loads((LEADERBOARDS / generate.DIGESTS).read_text())
-    assert digests == {store.name(record): store.digest(record) for record in RECORDS}
-
-
-@pytest.mark.parametrize("page", sorted((LEADERBOARDS.parent / "docs" / "methods").glob("*.md")), ids=lambda p: p.stem)
-def test_a_methods_page_has_our_numbers(page):
-    text = page.read_text()
-    assert methods.START in text
-    assert text == methods.filled(text, page.stem, BOARDS, PUBLISHED), "write it again: python -m benchmark board"
+def test_the_generated_files_are_made_from_the_committed_records(monkeypatch):
+    """But for the figures, whose letters another version of matplotlib draws differently."""
+    for pages in (plots, studies):
+        monkeypatch.setattr(pages, "save", lambda *_: None)
+    moved = [each for each in generate.stale(LEADERBOARDS.parent) if not each.what.endswith(".svg")]
+    assert moved == [], "write them again: python -m benchmark board"
 
 
 ROWS = {}

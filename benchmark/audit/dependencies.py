@@ -48,15 +48,8 @@ def required(file: Path) -> list[Requirement]:
     return [Requirement(line) for text in texts for line in text.splitlines() if line and not line.startswith("#")]
 
 
-def installed() -> dict[str, str]:
-    """Package -> version in this environment."""
-    return {canonicalize_name(each.metadata["Name"]): each.version for each in metadata.distributions()}
-
-
 def problems(
-    known: Mapping[str, list[Advisory]],
-    versions: Mapping[str, Mapping[str, str]],
-    requirements: list[Requirement],
+    known: Mapping[str, list[Advisory]], versions: Mapping[str, Mapping[str, str]], requirements: list[Requirement]
 ) -> Iterator[str]:
     """A line for each version an advisory names.
 
@@ -77,7 +70,10 @@ def problems(
 
 def main() -> int:
     """Prints the problems of this checkout and its environment."""
-    chosen = {"constraints.txt": pinned(ROOT / "constraints.txt"), "installed": installed()}
+    installed: dict[str, str] = {
+        canonicalize_name(each.metadata["Name"]): each.version for each in metadata.distributions()
+    }
+    chosen = {"constraints.txt": pinned(ROOT / "constraints.txt"), "installed": installed}
     lines = list(problems(advisories(), chosen, required(ROOT / "setup.cfg")))
     checked = len({name for names in chosen.values() for name in names})
     print(*(lines or [f"{checked} packages, none of a version that {ADVISORIES.name} names"]), sep="\n")  # noqa: T201

@@ -27,8 +27,6 @@ from leaderboards.pages import privacy
 from leaderboards.schema import RecordError
 
 COMMAND = "make pages"
-START = "<!-- {}: written by make pages -->"
-END = "<!-- end of {} -->"
 HEADINGS = "| name | loss of a batch | networks that travel | stays with the client | further inputs and state |"
 
 
@@ -37,7 +35,7 @@ def pages() -> dict[Path, str]:
     readme, objectives, evaluation = (Path(name) for name in ("README.md", "docs/objectives.md", "docs/evaluation.md"))
     return {
         readme: _readme(readme.read_text(encoding="utf-8")),
-        objectives: _between(objectives.read_text(encoding="utf-8"), "objectives", _objectives()),
+        objectives: replace_between(objectives.read_text(encoding="utf-8"), "objectives", _objectives()),
         evaluation: _protocols(evaluation.read_text(encoding="utf-8")),
         Path("leaderboards/methods.json"): methods(),
     }
@@ -110,7 +108,9 @@ def _readme(page: str) -> str:
     page = re.sub(r"\b\d+ published(?=\smethods)", f"{len(groups['methods'])} published", page)
     ordered = (*groups["methods"], *groups["baselines"])
     links = ", ".join(f"[{title}](docs/methods/{name}.md)" for title, name, _ in ordered)
-    return _between(page, "methods", textwrap.fill(f"{links}.", 120, break_long_words=False, break_on_hyphens=False))
+    return replace_between(
+        page, "methods", textwrap.fill(f"{links}.", 120, break_long_words=False, break_on_hyphens=False)
+    )
 
 
 def _objectives() -> str:
@@ -132,10 +132,6 @@ def _protocols(page: str) -> str:
     new = [each for each in PROTOCOLS.values() if f"`{each.id}`" not in table[0]]
     lines = [f"| `{each.id}` | {each.summary}{' Long' * each.long} | {each.headline} |\n" for each in new]
     return page.replace(table[0], table[0] + "".join(lines))
-
-
-def _between(page: str, what: str, text: str) -> str:
-    return replace_between(page, START.format(what), END.format(what), text)
 
 
 def main(words: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ the values mean nothing.
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,6 +21,7 @@ from torch import Tensor
 from benchmark.configuration.compose import compose, merge
 from benchmark.configuration.files import available, facts, read
 from benchmark.distributed.launch import RankProcesses
+from benchmark.errors import count
 from benchmark.execution.base import VisitResult
 from benchmark.execution.observations import gather_batches
 from benchmark.execution.sequential import SequentialExecutor
@@ -27,12 +29,14 @@ from benchmark.experiment import factory
 from benchmark.experiment.building import build_loop
 from benchmark.experiment.data import Clients
 from benchmark.federation.accountant import epsilon
+from benchmark.federation.callbacks import Callback
 from benchmark.federation.communication import sizes
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.loop import FederatedLoop
 from benchmark.rng import Streams
 from benchmark.tracking.progress import Display
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source, Split
+from leaderboards import store
 from leaderboards.pages import privacy
 from leaderboards.pages.privacy import Entry, Method
 from methods import trees
@@ -78,19 +82,15 @@ class DryRunExecutor(SequentialExecutor):
         with self.fabric.autocast():
             observed = gather_batches({}, self.method.hook("observe", phase)(batch), phase.gather)
         times = len(self.data.held_by(self._holder(visit))) * (phase.epochs or 1) / size
-        visit.observed = {entry: _repeat_rows(tree, phase.gather[entry], times) for entry, tree in observed.items()}
 
+        def repeat(leaf: Tensor, last: int | None) -> Tensor:
+            rows = round(len(leaf) * times)
+            return leaf[torch.arange(min(rows, last or rows)) % len(leaf)]
 
-def _repeat_rows(tree: Tree, how: Sum | Cat, times: float) -> Tree:
-    """Rows repeated a number of times, which may be fractional; a sum is unchanged."""
-    if isinstance(how, Sum):
-        return tree
-
-    def repeat(leaf: Tensor) -> Tensor:
-        rows = round(len(leaf) * times)
-        return leaf[torch.arange(min(rows, how.last or rows)) % len(leaf)]
-
-    return trees.map(repeat, tree)
+        for entry, how in phase.gather.items():
+            if isinstance(how, Cat):  # a sum is as it is
+                observed[entry] = trees.map(partial(repeat, last=how.last), observed[entry])
+        visit.observed = observed
 
 
 class ReplyRecorder(Callback):
@@ -166,13 +166,16 @@ def record(names: Iterable[str], display: Display, overrides: Sequence[str] = ()
 
 def write(methods: Sequence[Method]) -> None:
     """Write the sheet of the board and of docs/privacy.md."""
-    privacy.write(FILE, privacy.Sheet(ENCODER, IMAGES, tuple(methods)))
+    store.write_table(FILE, privacy.Sheet(ENCODER, IMAGES, tuple(methods)))
 
 
 def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
     """Each entry that leaves a client, with a description of its rounds; and the state that stays with the client."""
     config.accelerator = "cpu"
-    images = noise_images()
+    # only two of them are observed
+    pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 32, 32), dtype=np.uint8)
+    split = Split(pixels, np.arange(IMAGES) % 10)
+    images = Source("noise", split, split, tuple(map(str, range(10))), "")
     method = factory.method(config, images)
     recipe, everything = factory.recipe(config, images), np.arange(IMAGES)
     channels_last = config.training.channels_last
@@ -207,7 +210,6 @@ def representatives(plans: Sequence[Sequence[Phase]]) -> list[int]:
 
     A client that returns may send entries that it did not send at first.
     """
-
     outlines = []
     for plan in plans:
         sent = [[(name, describe_reduction(how)) for name, how in phase.uplink.items()] for phase in plan]
@@ -228,26 +230,22 @@ def describe_reduction(how: Reduction) -> tuple[str, bool]:
 
 
 def describe_content(tree: Tree, statistics: Collection[tuple]) -> str:
-    """Content of an entry: the dimensions of its tensors, or the parts of networks with the count of their numbers.
+    """Content of an entry: its tensors' dimensions, as 512 x 512, or parts of networks with the count of their numbers.
 
     statistics: paths of BatchNorm's running statistics.
     """
     leaves = list(trees.leaves(tree))
     if all(len(path) == 1 for path, _ in leaves):
-        several = len(leaves) > 1
-        return ", ".join((f"{path[0]} " if several else "") + dimensions(leaf) for path, leaf in leaves)
+        several, shapes = len(leaves) > 1, []
+        for (name, *_), leaf in leaves:
+            shape = " x ".join(f"{size:,}" for size in leaf.shape) if leaf.dim() > 1 else count(leaf.numel(), "number")
+            shapes.append(f"{name} {shape}" if several else shape)
+        return ", ".join(shapes)
     total = sum(leaf.numel() for _, leaf in leaves)
     running = sum(leaf.numel() for path, leaf in leaves if path in statistics)
     among = f", {running:,} of them running statistics" if 0 < running < total else ""
     kind = "running statistics" if running == total else "numbers"
     return f"{', '.join(tree)}: {total:,} {kind}{among}"
-
-
-def dimensions(leaf: Tensor) -> str:
-    """Dimensions of a tensor: 512 x 512; 512 numbers; 1 number."""
-    if leaf.dim() < 2:
-        return f"{leaf.numel():,} number{'s' if leaf.numel() != 1 else ''}"
-    return " x ".join(f"{size:,}" for size in leaf.shape)
 
 
 def describe_entry(sent: Mapping[int, Entry], plans: Sequence[Sequence[Phase]]) -> Entry:
@@ -276,10 +274,3 @@ def describe_rounds(entry: Entry, rounds: Sequence[int], plans: Sequence[Sequenc
     if "all" in cohorts:
         when += ", by all clients" if set(cohorts) == {"all"} else ", in the first by all clients"
     return {"when": when, "recurs": len(rounds) > 1 or total == 1}
-
-
-def noise_images() -> Source:
-    """IMAGES random colour images of 32 x 32; only two of them are observed."""
-    pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 32, 32), dtype=np.uint8)
-    split = Split(pixels, np.arange(IMAGES) % 10)
-    return Source("noise", split, split, tuple(map(str, range(10))), "")

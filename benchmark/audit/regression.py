@@ -34,9 +34,7 @@ SHOWN = 60
 def heterogeneity(cells: Iterable[Published]) -> dict[str, list[float]]:
     """Place of each cell of Orchestra's Table 4 -> classes per client in SEEDS partitions."""
     classes = {}
-    for cell in cells:
-        if (cell.paper, cell.table) != ("orchestra", "4"):
-            continue
+    for cell in (cell for cell in cells if (cell.paper, cell.table) == ("orchestra", "4")):
         labels = np.arange(IMAGES) % {"CIFAR-10": 10, "CIFAR-100": 100}[str(cell.setting["data"])]
         clients, alpha = int(str(cell.setting["clients"])), float(str(cell.setting["alpha"]))
         definition = "classes_1pct" if "1 %" in cell.row else "classes"
@@ -101,11 +99,8 @@ def table(lines: Sequence[Moved]) -> str:
 
 def shown(lines: Sequence[Moved]) -> Table | str:
     """Table of the changes for the terminal."""
-    if not lines:
-        return table(lines).strip()
-    shortened = Table(*HEADINGS)
+    caption = f"and {len(lines) - SHOWN} more" if len(lines) > SHOWN else None
+    first = Table(*HEADINGS, caption=caption)
     for change in lines[:SHOWN]:
-        shortened.add_row(*map(Text, change))
-    if len(lines) > SHOWN:
-        shortened.caption = f"and {len(lines) - SHOWN} more"
-    return shortened
+        first.add_row(*map(Text, change))
+    return first if lines else table(lines).strip()

@@ -3,8 +3,8 @@
 import contextlib
 import math
 import statistics
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from benchmark.campaign.jobs import Job, State, Status, read_sessions
 from benchmark.tracking.jsonl import read_lines
@@ -14,8 +14,7 @@ STARTUP = 5.0
 """Seconds from a command to its first round, if none has been timed."""
 
 
-@dataclass(frozen=True)
-class TimedSession:
+class TimedSession(NamedTuple):
     """Times of one session of a campaign on a run.
 
     rounds, device_seconds: of the rounds that it trained; device_seconds: seconds times ranks.
@@ -34,7 +33,7 @@ class Estimates:
     """Expected seconds of a campaign's jobs; sessions on another machine count only if this one has none."""
 
     def __init__(self, jobs: Iterable[Job], machine: str) -> None:
-        sessions = [timed for job in jobs for timed in timed_sessions(job)]
+        sessions = [timed for job in jobs for timed in _timed_sessions(job)]
         self.sessions = [timed for timed in sessions if timed.machine == machine] or sessions
 
     def seconds(self, job: Job, state: State) -> float | None:
@@ -55,30 +54,29 @@ class Estimates:
 
     def startup(self, job: Job) -> float:
         """Seconds of a session outside rounds and scoring."""
-        return self._median(job, lambda timed: timed.startup, STARTUP)
+        return self._median(job, "startup", STARTUP)
 
     def evaluation(self, job: Job) -> float:
         """Seconds of scoring; 0 if none was timed."""
-        return self._median(job, lambda timed: timed.evaluation, 0.0)
+        return self._median(job, "evaluation", 0.0)
 
     def _of_scenario(self, job: Job) -> list[TimedSession]:
         return [timed for timed in self.sessions if timed.job.config.scenario == job.config.scenario]
 
-    def _median(self, job: Job, value: Callable[[TimedSession], float | None], default: float) -> float:
+    def _median(self, job: Job, name: str, default: float) -> float:
         """Median over the sessions of the job's scenario, else over all sessions, else the default."""
         for sessions in (self._of_scenario(job), self.sessions):
-            if values := [known for timed in sessions if (known := value(timed)) is not None]:
+            if values := [value for timed in sessions if (value := getattr(timed, name)) is not None]:
                 return statistics.median(values)
         return default
 
 
-def timed_sessions(job: Job) -> list[TimedSession]:
+def _timed_sessions(job: Job) -> Iterator[TimedSession]:
     """The sessions on a job with the times of their rounds."""
     rounds, record, scoring = read_lines(job.folder / "rounds.jsonl"), job.folder / "result.json", None
     if record.exists():
         with contextlib.suppress(schema.RecordError):  # `job_state` reports it
             scoring = store.read(record)["seconds"]["evaluation"]
-    timed = []
     for session in read_sessions(job.folder):
         trained = rounds[session["from"] : session["to"]]
         seconds = math.fsum(row["seconds"] for row in trained)
@@ -87,5 +85,4 @@ def timed_sessions(job: Job) -> list[TimedSession]:
         if session["end"] in (Status.DONE, Status.PAUSED):
             startup = max(0.0, session["seconds"] - seconds - (evaluation or 0.0))
         device_seconds = seconds * session["ranks"]
-        timed.append(TimedSession(job, session["machine"], len(trained), device_seconds, startup, evaluation))
-    return timed
+        yield TimedSession(job, session["machine"], len(trained), device_seconds, startup, evaluation)

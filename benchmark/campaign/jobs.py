@@ -7,7 +7,6 @@ for each time that a campaign ran it.
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,38 +66,20 @@ class State(NamedTuple):
         return State(Status.FAILED, self.rounds, why=why) if why is not None and self.runnable else self
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """One run of a campaign.
 
-    Args:
-        words: arguments of its `run` command. config: composed from them, with the protocols its cells need.
-        cells: the published numbers that a rule compares with this run.
+    words: arguments of its `run` command. config: composed from them, with the protocols its cells need.
+    cells: the published numbers that a rule compares with this run. protocols: ids of those that score it.
     """
 
     words: tuple[str, ...]
     config: DictConfig
-    cells: tuple[Published, ...] = field(repr=False)
-
-    @property
-    def folder(self) -> Path:
-        """The run's folder."""
-        return folder(self.config)
-
-    @property
-    def name(self) -> str:
-        """Scenario, row and seed."""
-        return title(self.config)
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of the whole run."""
-        return int(self.config.federation.rounds)
-
-    @property
-    def protocols(self) -> list[str]:
-        """Ids of the protocols that score the run."""
-        return expanded(self.config.evaluation.protocols, self.config.data.name)
+    cells: tuple[Published, ...]
+    protocols: list[str]
+    folder: Path
+    name: str
+    rounds: int
 
 
 def load_jobs(names: Iterable[str], overrides: Sequence[str]) -> list[Job]:
@@ -110,12 +91,11 @@ def load_jobs(names: Iterable[str], overrides: Sequence[str]) -> list[Job]:
 
     Raises ConfigError: a file that docs/campaigns.md does not allow, or an override that would change what a run is.
     """
-    if changing := [word for word in overrides if word.partition("=")[0] not in RUNTIME]:
-        close = nearest(changing[0].partition("=")[0], (*RUNTIME, *COMMAND_KEYS))
-        raise ConfigError(
-            f"{changing[0]}: a campaign's file defines its runs{close}; the command line takes only "
-            + ", ".join(dict.fromkeys((*COMMAND_KEYS, *RUNTIME)))
-        )
+    for word in overrides:
+        if (key := word.partition("=")[0]) not in RUNTIME:
+            known = tuple(dict.fromkeys((*COMMAND_KEYS, *RUNTIME)))
+            problem = f"{word}: a campaign's file defines its runs{nearest(key, known)}"
+            raise ConfigError(f"{problem}; the command line takes only {', '.join(known)}")
     cells: dict[tuple[str, str], list[Published]] = {}
     for cell in tables.collect():
         if cell.ours is not None:
@@ -152,7 +132,7 @@ def _lines(name: str) -> Iterator[list[str]]:
 def open_questions(name: str) -> list[str]:
     """What a campaign's papers leave open about its settings (`unknown` in its file)."""
     lines = read("campaign", name).get("unknown") or []
-    return [str(line) for line in (lines if isinstance(lines, list) else [lines])]
+    return list(map(str, lines if isinstance(lines, list) else [lines]))
 
 
 def _build_job(
@@ -164,11 +144,17 @@ def _build_job(
     config = compose(scenario, method, [*changes, *overrides])
     cells = cells_by_row.get((config.scenario, config.row), [])
     compared = [cell.ours.score.partition(" ")[0] for cell in cells if cell.ours is not None]
-    protocols = list(dict.fromkeys([*config.evaluation.protocols, *compared]))
-    config.evaluation.protocols = protocols
-    settled = tuple(cell for cell in cells if cell.unit in ALLOWED)
+    config.evaluation.protocols = list(dict.fromkeys([*config.evaluation.protocols, *compared]))
     words = [word for word in words if not word.startswith("evaluation.protocols=")]
-    return Job((*words, f"evaluation.protocols=[{','.join(protocols)}]"), config, settled)
+    return Job(
+        words=(*words, f"evaluation.protocols=[{','.join(config.evaluation.protocols)}]"),
+        config=config,
+        cells=tuple(cell for cell in cells if cell.unit in ALLOWED),
+        protocols=expanded(config.evaluation.protocols, config.data.name),
+        folder=folder(config),
+        name=title(config),
+        rounds=int(config.federation.rounds),
+    )
 
 
 def job_state(job: Job, retry: bool = False, check_lock: bool = True) -> State:

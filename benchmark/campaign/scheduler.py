@@ -6,6 +6,7 @@ safe in every case.
 """
 
 import datetime
+import math
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from benchmark.campaign import summary
+from benchmark.campaign.budget import Budget
 from benchmark.campaign.devices import Machine, start_command
 from benchmark.campaign.estimates import Estimates
 from benchmark.campaign.jobs import LOCK, Job, State, Status, append_session, count_rounds, job_state, read_sessions
@@ -28,8 +30,6 @@ from benchmark.tracking.record import headline
 from datamodules.sources import DataError
 from leaderboards import store
 
-MARGIN, MARGIN_FRACTION = 20.0, 0.1
-"""Seconds before the end of the budget by which rounds have to end; at most this fraction of the budget."""
 POLL_INTERVAL = 0.2
 START_INTERVAL = 30.0
 """Seconds after which a free device is offered to the jobs again: another campaign may have given one up."""
@@ -44,7 +44,6 @@ class RunningJob:
     """A job and its command.
 
     resources: its lock and its log, closed at the end. log_start: bytes of the log before. rounds: finished before.
-    start, date: by `time.monotonic`, and by the calendar.
     """
 
     job: Job
@@ -62,19 +61,13 @@ class RunningJob:
         self.asked_to_stop = True
         self.process.terminate()
 
-    def has_written(self) -> bool:
-        """Whether the command wrote rounds or a record; False if it was refused before."""
-        files = [self.job.folder / name for name in ("rounds.jsonl", "result.json")]
-        return any(file.exists() and file.stat().st_mtime >= self.date.timestamp() for file in files)
-
 
 class Scheduler:
     """Runs the commands of one campaign on one machine.
 
     Args:
         jobs: in order of importance. overrides: for every command. estimates: returns up-to-date estimates.
-        deadline: end of the campaign, by `time.monotonic`; None: until all is done.
-        retry: try failed jobs again.
+        budget: rounds have to end before its margin. retry: try failed jobs again.
     """
 
     def __init__(
@@ -84,15 +77,12 @@ class Scheduler:
         machine: Machine,
         display: Display,
         estimates: Callable[[], Estimates],
+        budget: Budget,
         *,
-        deadline: float | None = None,
         retry: bool = False,
     ) -> None:
         self.jobs, self.overrides, self.machine, self.display = jobs, list(overrides), machine, display
-        self.estimates = estimates
-        self.deadline = deadline
-        budget = 0.0 if deadline is None else deadline - time.monotonic()
-        self.margin = min(MARGIN, MARGIN_FRACTION * max(0.0, budget))
+        self.estimates, self.budget = estimates, budget
         self.retry, self.date = retry, datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.free = list(machine.devices)
         self.running: list[RunningJob] = []
@@ -139,7 +129,7 @@ class Scheduler:
     def start_jobs(self) -> None:
         """Start the next jobs on the free devices: one each, spare devices go to the last jobs as ranks."""
         self.next_start = time.monotonic() + START_INTERVAL
-        if self.seconds_left() <= 0:
+        if self.budget.left() <= 0:
             return
         estimates = self.estimates()
         states = [(job, self.job_state(job)) for job in self.jobs]
@@ -168,11 +158,7 @@ class Scheduler:
     def fits_in_time(self, job: Job, state: State, estimates: Estimates) -> bool:
         """Whether a round, or the scoring after the last round, is expected to end in time."""
         step = estimates.round(job) if state.rounds < job.rounds else estimates.evaluation(job)
-        return estimates.startup(job) + (step or 0.0) < self.seconds_left()
-
-    def seconds_left(self) -> float:
-        """Seconds in which rounds may still be trained."""
-        return float("inf") if self.deadline is None else self.deadline - self.margin - time.monotonic()
+        return estimates.startup(job) + (step or 0.0) < self.budget.left()
 
     def start(self, job: Job, state: State, devices: int) -> None:
         """Start a job's command, unless another process works on the job or has changed its state.
@@ -189,8 +175,8 @@ class Scheduler:
         used, self.free = tuple(self.free[:devices]), self.free[devices:]
         arguments = ["evaluate", str(job.folder), f"protocols={','.join(state.missing)}"]
         if not state.missing:
-            arguments = ["run", *job.words]
-            arguments += [f"minutes={max(0.0, self.seconds_left()) / 60:.4f}"] if self.deadline is not None else []
+            left = max(0.0, self.budget.left()) / 60
+            arguments = ["run", *job.words, *([] if math.isinf(left) else [f"minutes={left:.4f}"])]
         log = resources.enter_context((job.folder / "log.txt").open("a", encoding="utf-8"))
         log_start, variables = log.tell(), {LOCKED_BY_PARENT: os.fspath(job.folder.resolve())}
         process = start_command([*arguments, *self.overrides], self.machine, used, log, lock, variables)
@@ -207,8 +193,9 @@ class Scheduler:
         seconds, job = time.monotonic() - running.start, running.job
         state = job_state(job, retry=True, check_lock=False)
         end, why = (Status.DONE, "") if state.kind == Status.DONE else self.find_end(running)
-        refused = not running.has_written() and (end == Status.FAILED or not state.rounds)
-        if not refused:  # the next campaign tries a refused job again
+        files = [job.folder / name for name in ("rounds.jsonl", "result.json")]
+        written = any(file.exists() and file.stat().st_mtime >= running.date.timestamp() for file in files)
+        if written or (end != Status.FAILED and state.rounds):  # else it was refused: the next campaign tries it again
             append_session(
                 job.folder,
                 {
@@ -245,13 +232,11 @@ class Scheduler:
 
     def enforce_deadline(self) -> None:
         """Ask commands to stop half-way through the margin, and kill them at three quarters of it."""
-        if self.deadline is None:
-            return
-        remaining = self.deadline - time.monotonic()
+        margin = self.budget.margin
         for running in self.running:
-            if not running.asked_to_stop and remaining < self.margin / 2:
+            if not running.asked_to_stop and self.budget.left() < -margin / 2:
                 running.ask_to_stop()
-            elif remaining < self.margin / 4:
+            elif self.budget.left() < -margin * 3 / 4:
                 running.process.kill()
 
     def stop(self) -> None:
@@ -280,7 +265,7 @@ class Scheduler:
         self.last_progress = time.monotonic()
         states = [self.job_state(job) for job in self.jobs]
         line = summary.progress(self.jobs, states, self.estimates(), len(self.machine.devices))
-        if self.deadline is not None:
-            line += f", {summary.format_seconds(max(0.0, self.seconds_left()))} of the budget left"
+        if not math.isinf(left := self.budget.left()):
+            line += f", {summary.format_seconds(max(0.0, left))} of the budget left"
         rounds = {r.job.name: (count_rounds(r.job.folder), r.job.rounds) for r in self.running}
         self.display.overview(sum(state.kind == Status.DONE for state in states), line, rounds)

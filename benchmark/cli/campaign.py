@@ -1,6 +1,9 @@
 """The command `campaign`."""
 
+import math
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from benchmark.cli.session import Session
@@ -11,56 +14,46 @@ from benchmark.errors import ConfigError
 
 USAGE = "NAME [NAME ...] [minutes=M] [devices=N] [plan=true] [retry=true] [cluster=slurm jobs=N] [output=RUNS]"
 SUBMIT = "submit."
+MARGIN, MARGIN_FRACTION = 20.0, 0.1
+"""Seconds before the end of the budget by which rounds have to end; at most this fraction of the budget."""
 
 
 def campaign(words: list[str], session: Session) -> None:
     """Run the jobs of a campaign in order of importance until minutes=M are up; plan=true only prints what they are."""
     from benchmark.campaign import summary
+    from benchmark.campaign.budget import Budget
     from benchmark.campaign.devices import find_machine
     from benchmark.campaign.estimates import Estimates
     from benchmark.campaign.jobs import COMMAND_KEYS, job_state, load_jobs, open_questions
     from benchmark.campaign.scheduler import Scheduler
-    from benchmark.campaign.slurm import submit
 
     names, overrides = split(words)
     if not names:
         raise ConfigError(f"usage: python -m benchmark campaign {USAGE}; got no name")
     options, overrides = take_keys(overrides, *COMMAND_KEYS)
-    submit_words = [word for word in overrides if word.startswith(SUBMIT)]
-    overrides = [word for word in overrides if word not in submit_words]
+    submit_words = [word.removeprefix(SUBMIT) for word in overrides if word.startswith(SUBMIT)]
+    overrides = [word for word in overrides if not word.startswith(SUBMIT)]
     _check(options, submit_words)
-    retry, minutes = options.get("retry", False), options.get("minutes")
-    placement = parse(overrides)
+    retry, placement = options.get("retry", False), parse(overrides)
     jobs = load_jobs(names, overrides)
     output = expanded(str(placement.get("output", "runs")), "output")
     if "cluster" in options and not options.get("plan"):
-        passed_on = [f"{key}={options[key]}" for key in ("devices", "retry") if key in options]
-        ids = submit(
-            [*names, *overrides, *passed_on],
-            output / "submitit",
-            cluster=str(options["cluster"]),
-            jobs=options.get("jobs", 1),
-            minutes=options["minutes"],
-            options=parse([word.removeprefix(SUBMIT) for word in submit_words]),
-        )
-        line = f"submitted for {minutes:g} minutes: {', '.join(ids)}; logs in {output / 'submitit'}"
-        session.console.print(line, highlight=False)
+        _submit([*names, *overrides], output / "submitit", options, submit_words, session)
         return
     machine = find_machine(options.get("devices", "auto"), placement.get("accelerator", "auto"))
     devices = len(machine.devices)
     before = [job_state(job, retry) for job in jobs]
     estimates = partial(Estimates, jobs, machine.name)
+    display = session.display(len(jobs))
     if options.get("plan"):
         session.console.print(summary.plan(jobs, before, estimates()))
-        for line in summary.failures(jobs, before):
-            session.console.print(line, highlight=False, markup=False, soft_wrap=True)
-        for line in [line for name in names for line in open_questions(name)]:
-            session.console.print(f"open in the paper: {line}", highlight=False, soft_wrap=True)
-        session.console.print(summary.progress(jobs, before, estimates(), devices), highlight=False)
+        unknown = [f"open in the paper: {line}" for name in names for line in open_questions(name)]
+        for line in (*summary.failures(jobs, before), *unknown, summary.progress(jobs, before, estimates(), devices)):
+            display.print(line)
         return
-    display = session.display(len(jobs))
-    deadline = session.started + 60 * minutes if minutes is not None else None
-    scheduler = Scheduler(jobs, overrides, machine, display, estimates, deadline=deadline, retry=retry)
+    seconds = 60 * options.get("minutes", math.inf)
+    budget = Budget(session.started, seconds, margin=min(MARGIN, MARGIN_FRACTION * seconds))
+    scheduler = Scheduler(jobs, overrides, machine, display, estimates, budget, retry=retry)
     try:
         with display:
             display.print(summary.progress(jobs, before, estimates(), devices))
@@ -73,6 +66,18 @@ def campaign(words: list[str], session: Session) -> None:
             display.print(f"python -m benchmark board collect={output} makes a board of them")
     if scheduler.failed:
         raise ConfigError(f"{len(scheduler.failed)} of {len(jobs)} runs failed or could not begin; see above for why")
+
+
+def _submit(
+    words: list[str], folder: Path, options: Mapping[str, Any], submit_words: list[str], session: Session
+) -> None:
+    """Submit the campaign to a cluster, and print the jobs' ids. folder: for scripts and logs."""
+    from benchmark.campaign.slurm import submit
+
+    passed_on = [f"{key}={options[key]}" for key in ("devices", "retry") if key in options]
+    minutes, cluster, jobs = options["minutes"], str(options["cluster"]), options.get("jobs", 1)
+    ids = submit([*words, *passed_on], folder, cluster=cluster, jobs=jobs, minutes=minutes, options=parse(submit_words))
+    session.console.print(f"submitted for {minutes:g} minutes: {', '.join(ids)}; logs in {folder}", highlight=False)
 
 
 def _check(options: dict[str, Any], submit_words: list[str]) -> None:

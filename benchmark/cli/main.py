@@ -11,14 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
-from benchmark.cli.campaign import USAGE as CAMPAIGN
-from benchmark.cli.campaign import campaign
-from benchmark.cli.citation import USAGE as CITE
-from benchmark.cli.citation import cite
-from benchmark.cli.comparison import USAGE as COMPARE
-from benchmark.cli.comparison import compare
-from benchmark.cli.reports import BOARD_USAGE, LISTS, board, listing, parity, privacy, publish, regress
-from benchmark.cli.runs import evaluate, export, resume, run, tune
+from benchmark.cli import campaign, reports, runs
 from benchmark.cli.session import Session
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.layers import meant
@@ -71,35 +64,28 @@ INTERRUPTED_HINTS = {
 """What an interrupted command has left, and what to do, where it is not rounds."""
 
 COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
-    "run": (
-        run,
-        "SCENARIO METHOD [seeds=0,1,2] [key=value ...] | suite=NAME [methods=A,B] [seeds=0,1,2] [key=value ...]",
-    ),
-    "resume": (resume, "RUN_DIR [trust=true]"),
-    "evaluate": (evaluate, "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"),
-    "export": (export, "RUN_DIR FILE [format=torch|safetensors|onnx] [encoder=NAME] [trust=true]"),
-    "compare": (compare, COMPARE),
-    "tune": (tune, "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"),
-    "campaign": (campaign, CAMPAIGN),
-    "board": (board, BOARD_USAGE),
-    "publish": (publish, "[project=NAME] [entity=NAME] [output=FOLDER]"),
-    "regress": (regress, "[table=FILE] | capture=true"),
-    "parity": (parity, "FILE... [accelerator=cpu|cuda]"),
-    "privacy": (privacy, "[METHOD ... [key=value ...]]"),
-    "cite": (cite, CITE),
-    "list": (listing, f"[{' | '.join(LISTS)}]"),
+    "run": (runs.run, runs.RUN),
+    "resume": (runs.resume, runs.RESUME),
+    "evaluate": (runs.evaluate, runs.EVALUATE),
+    "export": (runs.export, runs.EXPORT),
+    "compare": (reports.compare, reports.COMPARE),
+    "tune": (runs.tune, runs.TUNE),
+    "campaign": (campaign.campaign, campaign.USAGE),
+    "board": (reports.board, reports.BOARD),
+    "publish": (reports.publish, "[project=NAME] [entity=NAME] [output=FOLDER]"),
+    "regress": (reports.regress, "[table=FILE] | capture=true"),
+    "parity": (reports.parity, "FILE... [accelerator=cpu|cuda]"),
+    "privacy": (reports.privacy, "[METHOD ... [key=value ...]]"),
+    "cite": (reports.cite, reports.CITE),
+    "list": (reports.listing, f"[{' | '.join(reports.LISTS)}]"),
 }
 """Name -> function and usage. A function's first docstring line is its help."""
-WORDS = {"run": RUN_WORDS}
-"""Name of a command -> what its help says further on."""
 
 
 def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
     """Runs a command; returns 0, 2 for a user's mistake (one line), 1 for a bug, 75 for later, 130 when interrupted.
 
-    1 is also for a parity file that is not met.
-
-    started: when the command began, by `time.monotonic`; now unless given.
+    1 is also for a parity file that is not met. started: when the command began, by `time.monotonic`; None: now.
     """
     try:
         given = parsers()[0].parse_args(argv)
@@ -137,7 +123,7 @@ def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
             help=line,
             description=line,
             usage=f"%(prog)s {usage}",
-            epilog=WORDS.get(name),
+            epilog=RUN_WORDS if name == "run" else None,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.add_argument("words", nargs="*", metavar=usage)

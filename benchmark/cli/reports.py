@@ -1,4 +1,4 @@
-"""Commands that make no run: board, publish, regress, parity, privacy, list."""
+"""Commands that make no run: board, compare, cite, privacy, publish, regress, parity, list."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.cli.session import Session
-from benchmark.configuration.compose import only_keys, split
-from benchmark.configuration.files import available, summary
+from benchmark.configuration.compose import only_keys, split, take_keys
+from benchmark.configuration.files import available, facts, papers, summary
 from benchmark.configuration.keys import nearest
+from benchmark.configuration.suites import row_line
 from benchmark.errors import ConfigError, DepartureError, count
 
 GROUPS = ("suite", "campaign", "scenario", "method", "objective")
@@ -21,14 +22,22 @@ LISTS = (*(f"{group}s" for group in GROUPS), "encoders", "server_optimizers", "p
 """What `list` takes."""
 REPOSITORY, INTO = Path("leaderboards"), "repository"
 """Folder of the committed board, and the value of `into` that stands for it."""
-BOARD_USAGE = "[collect=RUNS [into=repository]] [folder=BOARD]"
+BOARD = "[collect=RUNS [into=repository]] [folder=BOARD]"
+COMPARE = "RUN_DIR RUN_DIR ... [output=FOLDER]"
+CITE = "NAME [NAME ...]"
+SERVER_OPTIMIZERS = {
+    "methods.server.Momentum": "fedavgm",
+    "methods.server.Adam": "fedopt",
+    "methods.server.Yogi": "fedopt",
+}
+"""Import path -> the key of its paper."""
 
 
 def board(words: list[str], session: Session) -> None:
     """Print the committed results and write their pages; collect=RUNS: a board of your runs, beside them."""
     from leaderboards import generate, rank, store
 
-    options = only_keys(words, f"board takes {BOARD_USAGE}", "collect", "folder", "into")
+    options = only_keys(words, f"board takes {BOARD}", "collect", "folder", "into")
     options = {key: str(value) for key, value in options.items()}
     folder = _board_folder(options)
     docs = Path("docs") if folder == REPOSITORY else None  # the pages of this checkout are of its own board only
@@ -67,6 +76,61 @@ def _board_folder(options: Mapping[str, str]) -> Path:
     if not runs.name:
         raise ConfigError(f"collect={options['collect']}: there is no folder beside it: give folder=BOARD")
     return runs.with_name(f"{runs.name}-board")
+
+
+def compare(words: list[str], session: Session) -> None:
+    """Print scores, curves, costs and differing settings of runs side by side, and draw a figure of them."""
+    from benchmark.tracking import comparison, comparison_figure
+
+    paths, overrides = split(words)
+    options, rest = take_keys(overrides, "output")
+    if rest or len(paths) < 2:
+        given = " ".join(words) or "no run"
+        raise ConfigError(f"usage: python -m benchmark compare {COMPARE}, with two run folders or more; got {given}")
+    folders = [Path(path) for path in paths]
+    resolved = [folder.resolve() for folder in folders]
+    if repeated := [folder for folder, place in zip(folders, resolved, strict=True) if resolved.count(place) > 1]:
+        raise ConfigError(f"{repeated[0]} is named twice: name each run once")
+    runs = [comparison.read_run(folder) for folder in folders]
+    labels = comparison.names(runs)
+    for table in comparison.tables(runs, labels):
+        session.console.print(table)
+    file = Path(str(options.get("output", comparison.common_folder(runs)))) / "compare.png"
+    comparison_figure.draw(runs, labels, file)
+    session.console.print(Text(f"figure: {file}"), soft_wrap=True)
+
+
+def cite(words: list[str], session: Session) -> None:
+    """Print BibTeX of the papers of methods, objectives, server optimisers, scenarios or rows, and of the suite."""
+    from leaderboards.papers import bibliography
+
+    if not words:
+        raise ConfigError(f"usage: python -m benchmark cite {CITE}; got no name")
+    entries, without, texts = bibliography.read(), list[str](), list[str]()
+    known = [name for group in ("method", "objective", "scenario") for name in available(group)]
+    known += [*SERVER_OPTIMIZERS, bibliography.SUITE]
+    for word in words:
+        names = [word]
+        if word not in known:  # a row, whose method and objective are cited
+            method, *overrides = row_line("", word)
+            if method not in known:
+                remedy = "give a method, an objective, a scenario or a row, see `list`"
+                raise ConfigError(f"unknown name {word!r}{nearest(word, known)}: {remedy}")
+            names = [method, *(each.removeprefix("objective=") for each in overrides if each.startswith("objective="))]
+        found = [entries[key].text for name in names for key in papers_of(name)]
+        without += [] if found or word == bibliography.SUITE else [f"% {word}: no paper"]
+        texts += found
+    lines = dict.fromkeys([*without, *texts, entries[bibliography.SUITE].text])
+    session.console.print(Text("\n".join(lines).rstrip("\n")), soft_wrap=True)
+
+
+def papers_of(name: str) -> list[str]:
+    """Keys of the papers of a name in the bibliography; of a scenario, such as `fedx/cifar10`, whose setting it is."""
+    name = name.partition("/")[0]
+    if name in SERVER_OPTIMIZERS:
+        return [SERVER_OPTIMIZERS[name]]
+    heads = [facts(group, name) for group in ("method", "objective") if name in available(group)]
+    return list(dict.fromkeys(key for head in heads for key in papers(head)))
 
 
 def privacy(words: list[str], session: Session) -> None:
@@ -173,7 +237,7 @@ def parity(words: list[str], session: Session) -> None:
             for line in lines(each, compared):
                 display.print(line)
     if not names:
-        parity.write(folder / parity.FILE, results)
+        store.write_table(folder / parity.FILE, parity.Parity(tuple(results)))
         generate.write(store.collect(folder / "results"), folder, page.parent)
     if departed := [each.file for each in results if not each.met]:
         raise DepartureError(f"the suite departs from {len(departed)} of {len(cases)} files: {', '.join(departed)}")

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from benchmark.tracking.progress import Display
 
 
+RUN = "SCENARIO METHOD [seeds=0,1,2] [key=value ...] | suite=NAME [methods=A,B] [seeds=0,1,2] [key=value ...]"
+RESUME = "RUN_DIR [federation.rounds=N] [trust=true]"
+EVALUATE = "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"
+EXPORT = "RUN_DIR FILE [format=torch|safetensors|onnx] [encoder=NAME] [trust=true]"
+TUNE = "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"
+
+
 def run(words: list[str], session: Session) -> None:
     """Train and evaluate one run, one row under several seeds, or a suite of runs."""
     configs, several = configs_of(words)
@@ -61,7 +68,7 @@ def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:
     if several and "seed" in (options := parse(rest)):
         raise ConfigError(f"give seeds={options['seed']} instead of seed={options['seed']}: these are runs of several")
     if name is None:
-        scenario, method = scenario_and_method(names, "run SCENARIO METHOD [key=value ...]")
+        scenario, method = scenario_and_method(names, f"run {RUN}")
         method, *line = row_line(scenario, method)
         if seeds is None:
             return [compose(scenario, method, overrides, line)], several
@@ -81,7 +88,7 @@ def resume(words: list[str], session: Session) -> None:
     from benchmark.experiment.folder import load_folder
 
     names, overrides = split(words)
-    (path,) = exactly(names, "resume RUN_DIR [federation.rounds=N] [trust=true]", 1)
+    (path,) = exactly(names, f"resume {RESUME}", 1)
     options, rest = take_keys(overrides, "trust")
     trust, longer = is_true(options, "trust"), None
     if any(word.startswith(f"{KEY}=") for word in rest):
@@ -100,7 +107,7 @@ def evaluate(words: list[str], session: Session) -> None:
     from leaderboards.encoders import count, mean_of, shown
 
     names, overrides = split(words)
-    (path,) = exactly(names, "evaluate RUN_DIR [protocols=ID,ID | all | papers] [trust=true]", 1)
+    (path,) = exactly(names, f"evaluate {EVALUATE}", 1)
     given, rest = take_keys(overrides, "protocols", "trust")
     with _finished(path, rest, is_true(given, "trust"), session) as (finished, display):
         evaluated = finished.evaluate(listed(given.get("protocols") or list(finished.config.evaluation.protocols)))
@@ -120,8 +127,7 @@ def export(words: list[str], session: Session) -> None:
     from leaderboards import store
 
     names, overrides = split(words)
-    usage = "export RUN_DIR FILE [format=torch|safetensors|onnx] [encoder=NAME] [trust=true]"
-    path, target = exactly(names, usage)
+    path, target = exactly(names, f"export {EXPORT}")
     given, rest = take_keys(overrides, "format", "encoder", "trust")
     with _finished(path, rest, is_true(given, "trust"), session) as (finished, display):
         result = finished.folder / "result.json"
@@ -158,7 +164,7 @@ def tune(words: list[str], session: Session) -> None:
     from benchmark.experiment import tuning
 
     names, overrides = split(words)
-    scenario, method = scenario_and_method(names, "tune SCENARIO METHOD key=value,value ... [key=value ...]")
+    scenario, method = scenario_and_method(names, f"tune {TUNE}")
     grid = tuning.parse_grid(scenario, method, overrides)
     processes = session.launch(grid.configs)
     with session.display() as display:

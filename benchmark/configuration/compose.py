@@ -4,7 +4,6 @@ Later layers take precedence: defaults, scenario, objective, method, `adjust`, o
 file. An unknown key is refused with the nearest known one.
 """
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING
@@ -35,6 +34,7 @@ from benchmark.configuration.layers import (
 from benchmark.configuration.partitions import pin, with_hash
 from benchmark.configuration.schema import KEYS
 from benchmark.configuration.written import settled
+from benchmark.disk import replacing
 from benchmark.errors import ConfigError, UnusedKeyError
 
 
@@ -212,11 +212,9 @@ def _older() -> dict[str, Any]:
 
 def save(config: DictConfig, file: Path) -> None:
     """Writes the resolved config, whole or not at all. Raises ConfigError: it is so long that it could not be read."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_suffix(".new")
-    beside.write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
-    mapping(beside)  # now, not when the run is to be resumed
-    os.replace(beside, file)
+    with replacing(file) as beside:
+        beside.write_text(OmegaConf.to_yaml(config, resolve=True), encoding="utf-8")
+        mapping(beside)  # now, not when the run is to be resumed
 
 
 def stem(name: str) -> str:

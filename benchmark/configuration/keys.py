@@ -6,7 +6,6 @@ a run), its entry on the page of keys, and the words of messages about it.
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import math
 import re
@@ -19,6 +18,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from benchmark.errors import ConfigError
+from datamodules import errors
 
 LARGEST = 1e100
 """Largest size of a finite number, as in records; sums and squares of such numbers are finite."""
@@ -34,21 +34,8 @@ PLAIN = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` (did you mean ...?)`, or nothing where no known name is near."""
-    known, name = list(known), OTHER_WORDS.get(name, name)
-    if same := [other for other in known if _letters(other) == _letters(name)]:
-        return f" (did you mean {same[0]!r}?)"
-    close = difflib.get_close_matches(name, known, n=5)
-
-    def likeness(other: str) -> tuple[float, int]:  # of equally similar ones, that of the name's length
-        return difflib.SequenceMatcher(None, other, name).ratio(), -abs(len(other) - len(name))
-
-    return f" (did you mean {max(close, key=likeness)!r}?)" if close else ""
-
-
-def _letters(name: str) -> str:
-    """Without case, hyphens and underscores, as papers write `SSD` and `L-DAWA`."""
-    return re.sub("[-_]", "", name).lower()
+    """See `datamodules.errors.nearest`; a word of another tool is near ours."""
+    return errors.nearest(OTHER_WORDS.get(name, name), known)
 
 
 def fits(value: Any, hint: Any) -> bool:

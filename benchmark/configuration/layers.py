@@ -16,7 +16,7 @@ from benchmark.configuration import partitions
 from benchmark.configuration.keys import OTHER_WORDS, converted, describe, fits, nearest
 from benchmark.configuration.schema import KEYS, RENAMED, Config
 from benchmark.configuration.written import TEXTS, UNKNOWN, WORD, Hint, Written, as_written, read_value, settled
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, first_line
 
 log = logging.getLogger(__name__)
 
@@ -295,5 +295,4 @@ def _did_you_mean(keys: Sequence[str]) -> str:
 
 def short_error(error: OmegaConfBaseException) -> str:
     """OmegaConf's message in one line, with the key it is about."""
-    first = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return f"{error.full_key}: {first}" if error.full_key else first
+    return f"{error.full_key}: {first_line(error)}" if error.full_key else first_line(error)

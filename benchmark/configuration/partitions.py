@@ -4,7 +4,6 @@ A file that a config names is a part of a run's identity by its content, which t
 once it is composed; the path is not a part.
 """
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,12 +11,11 @@ from typing import Any, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark import disk
 from benchmark.configuration.keys import nearest
 from benchmark.errors import ConfigError
 from datamodules import partition
 
-BLOCK = 1 << 20
-"""Bytes of a file that are hashed at once."""
 LIBRARY = "methods.networks.torchvision"
 """The encoder that takes names of weights."""
 
@@ -51,11 +49,7 @@ def sha256(file: Path, key: str) -> str:
     """Hash of a regular file's content; ConfigError where there is none. key: that names it, for the message."""
     if not file.is_file():  # a device or a pipe may have no end
         raise ConfigError(f"{key}={file}: there is no such file")
-    with file.open("rb") as stream:
-        digest = hashlib.sha256()
-        while block := stream.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+    return disk.sha256(file)
 
 
 def pin(config: DictConfig) -> DictConfig:

@@ -9,7 +9,7 @@ from torch import nn
 
 from benchmark.distributed import heartbeat
 from benchmark.distributed.launch import RankProcesses
-from benchmark.errors import RankError
+from benchmark.errors import RankError, first_line
 
 CONNECT_TIMEOUT, COLLECTIVE_TIMEOUT = timedelta(minutes=5), timedelta(days=7)
 """How long ranks wait for each other: at the start, and later, when the heartbeat detects dead ranks sooner."""
@@ -36,7 +36,7 @@ class IndependentRanks(DDPStrategy):
                 )
         except (RuntimeError, OSError) as error:
             raise RankError(
-                f"rank {self.global_rank} of {self.world_size} does not find the others: {str(error).splitlines()[0]}"
+                f"rank {self.global_rank} of {self.world_size} does not find the others: {first_line(error)}"
             ) from error
         assert dist.group.WORLD is not None
         dist.group.WORLD.set_timeout(COLLECTIVE_TIMEOUT)

@@ -1,30 +1,41 @@
-"""Client drift: the clients of the last round trained once more from the final model; nothing of it is kept."""
+"""Clients visited once more from the final model, of which nothing is kept: how that is watched, and client drift."""
 
 from collections import ChainMap
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from benchmark.distributed.collectives import run_and_gather
 from benchmark.errors import ConfigError
-from benchmark.evaluation.evaluator import LocalModels
+from benchmark.evaluation.evaluator import Evaluator
 from benchmark.execution.base import VisitResult
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.callbacks import Callback
+from benchmark.federation.loop import FederatedLoop
+from eval.inputs import ModelComparison
 from methods import trees
-from methods.base import FederatedMethod, Phase
+from methods.base import FederatedMethod, Phase, Tree
 from methods.core.recalibration import has_batch_norm
 
 
-class _Collector(Callback):
-    """Weights that clients ended with, by id; of several phases those of the last."""
+class LocalModels(NamedTuple):
+    """Weights of clients' models after one more visit, and of the global model that the server made of them."""
 
-    def __init__(self) -> None:
-        self.weights: dict[int, trees.Tree] = {}
+    local: Sequence[Tree]
+    global_model: Tree
+
+
+class Watch(Callback):
+    """Calls a function with each visit's result, whose reply may be the resident model itself."""
+
+    def __init__(self, see: Callable[[FederatedLoop, VisitResult], None]) -> None:
+        self.see = see
 
     def on_visit_end(self, loop: FederatedLoop, result: VisitResult) -> None:
-        """Copies the weights to the CPU: a reply may be the resident model itself."""
-        if result.visit.phase.where != "clients":
-            return
-        weights = loop.method.local_weights(result.message, loop.server)
-        if weights is not None:
-            self.weights[result.visit.client.id] = trees.to(trees.clone(weights), "cpu")
+        """Passes the result on."""
+        self.see(loop, result)
 
 
 def weights_phases(loop: FederatedLoop) -> list[Phase]:
@@ -34,23 +45,16 @@ def weights_phases(loop: FederatedLoop) -> list[Phase]:
     return [phase for phase in phases if replaced or "weights" in phase.uplink]
 
 
-def supports_drift(loop: FederatedLoop) -> bool:
-    """Whether clients upload full models that can be compared with the aggregate.
+def drift_unavailable(loop: FederatedLoop) -> str | None:
+    """Why there are no full models to compare with one aggregate of them, in one line; None: there are.
 
     A model without BatchNorm's statistics, which stay local or are measured by the server, is not full.
     """
     method = loop.method
-    return bool(weights_phases(loop)) and (method.batch_norm == "average" or not has_batch_norm(method))
-
-
-def has_drift(loop: FederatedLoop) -> bool:
-    """Whether a round is done, clients upload full models, and one global model is made of them."""
-    return loop.round > 0 and supports_drift(loop) and list(loop.export()) == ["global"]
-
-
-def drift_unavailable(loop: FederatedLoop) -> str:
-    """Why there is no drift to measure, in one line."""
-    return f"drift/v1: {type(loop.method).__name__} has no global model of whole networks that clients sent"
+    full = method.batch_norm == "average" or not has_batch_norm(method)
+    if full and weights_phases(loop) and (not loop.round or list(loop.export()) == ["global"]):
+        return None
+    return f"{type(method).__name__} has no global model of whole networks that clients sent"
 
 
 def revisit_clients(loop: FederatedLoop) -> LocalModels:
@@ -58,13 +62,44 @@ def revisit_clients(loop: FederatedLoop) -> LocalModels:
 
     Cohort, draws and learning rates are those of the last round. The loop is not changed. Every rank has to call this.
 
-    Raises ConfigError: see `has_drift`.
+    Raises ConfigError: see `drift_unavailable`, or no round is done.
     """
-    if not has_drift(loop):
-        raise ConfigError(drift_unavailable(loop))
-    collector = _Collector()
-    with loop.scratch_copy([collector]) as scratch:
+    refuse(loop, "drift/v1", drift_unavailable(loop))
+    found: dict[int, Tree] = {}  # of several phases that of the last
+
+    def see(loop: FederatedLoop, result: VisitResult) -> None:
+        if result.visit.phase.where == "clients":
+            weights = loop.method.local_weights(result.message, loop.server)
+            if weights is not None:
+                found[result.visit.client.id] = trees.to(trees.clone(weights), "cpu")
+
+    with loop.scratch_copy([Watch(see)]) as scratch:
         scratch.run_round(loop.round - 1)
         global_model = trees.to(trees.clone(scratch.export()["global"]), "cpu")
-    local = ChainMap(*run_and_gather(loop.fabric, lambda: collector.weights))  # those of all ranks
+    local = ChainMap(*run_and_gather(loop.fabric, lambda: found))  # those of all ranks
     return LocalModels([local[client] for client in sorted(local)], global_model)
+
+
+def refuse(loop: FederatedLoop, protocol: str, unavailable: str | None) -> None:
+    """ConfigError where clients cannot be visited once more, for a reason, or because no round is done."""
+    if unavailable is not None or not loop.round:
+        raise ConfigError(f"{protocol}: {unavailable or 'no round is done: set federation.rounds to at least 1'}")
+
+
+def observe_drift(loop: FederatedLoop, evaluator: Evaluator) -> Callable[[int], ModelComparison]:
+    """A function of a number of test images: their features by clients' models and by the global model.
+
+    Every rank has to call this; any may call what it returns. Raises ConfigError: see `revisit_clients`.
+    """
+    return partial(_compare, evaluator, revisit_clients(loop))
+
+
+def _compare(evaluator: Evaluator, models: LocalModels, images: int) -> ModelComparison:
+    test = evaluator.images.test
+    chosen = evaluator.sample(len(test.labels), images, "drift")
+
+    def features(weights: Tree) -> Tensor:
+        return evaluator.extract(evaluator.encoder(weights, recalibrated=False), test.images[chosen])
+
+    labels = torch.from_numpy(test.labels[chosen]).to(evaluator.device)
+    return ModelComparison([features(weights) for weights in models.local], features(models.global_model), labels)

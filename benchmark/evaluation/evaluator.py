@@ -1,11 +1,10 @@
 """Scores of a run's encoders: features once for each exported encoder, then every protocol on them."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,33 +17,18 @@ from datamodules.ops import luma
 from datamodules.recipe import Recipe
 from datamodules.sources import Source
 from datamodules.views import augment, plain
-from eval.features import EvalError, Features, accuracy, extract, holdout, recalibrate
-from eval.geometry import effective_rank, uniformity_parts
-from eval.inputs import Crop, EncoderInputs, ModelComparison, Subject
-from eval.knn import knn_predict
+from eval.features import Features, extract, recalibrate
+from eval.inputs import Crop, EncoderInputs, Subject
 from eval.protocol import PROTOCOLS, evaluate, find
 from methods.base import FederatedMethod, Tree
 from methods.core.recalibration import has_batch_norm
-from methods.maths import alignment
 
 VIEWS = 10_000
 """Largest number of training images whose two views are compared for alignment."""
 
-MONITOR = 5_000
-"""Largest number of training images that the monitor uses; a fifth of them are the queries."""
 
-SPREAD = 2_000
-"""About how many of them it measures uniformity on."""
-
-ALIGNED = 500
-"""About how many of them it measures alignment on."""
-
-
-class LocalModels(NamedTuple):
-    """Weights of clients' models after one more visit, and of the global model that the server made of them."""
-
-    local: Sequence[Tree]
-    global_model: Tree
+def ignore(_: Any) -> None:
+    """What is told to nobody."""
 
 
 class Evaluator:
@@ -56,6 +40,7 @@ class Evaluator:
         streams: random generators of the run.
         other: returns another data set by its name, at the run's image size.
         batch_size: images a forward pass. device: of the features.
+        recalibrated: whether BatchNorm's statistics, which do not travel, are measured on the pooled training images.
     """
 
     def __init__(
@@ -67,9 +52,10 @@ class Evaluator:
         *,
         batch_size: int,
         device: torch.device,
+        recalibrated: bool,
     ) -> None:
         self.method, self.data, self.streams, self.other = method, data, streams, other
-        self.batch_size, self.device = batch_size, device
+        self.batch_size, self.device, self.recalibrated = batch_size, device, recalibrated
         self.holders = np.full(len(data.source.train.labels), -1, dtype=np.int64)
         self.holders[data.parts.indices] = data.parts.holders
 
@@ -78,37 +64,47 @@ class Evaluator:
         """What is evaluated on: the run's data set, or the labelled one beside it, which nobody trains on."""
         return self.data.source.probe or self.data.source
 
-    def encoder(self, weights: Tree, *, recalibrated: bool, kind: str = "global") -> nn.Module:
+    def encoder(self, weights: Tree, kind: str = "global", *, recalibrated: bool | None = None) -> nn.Module:
         """The encoder of an exported weights Tree, in eval mode; kind: the name it was exported by.
 
-        recalibrated: whether its BatchNorm statistics are measured on the pooled training images first, for encoders
-        whose statistics did not travel.
+        recalibrated: False for weights that have statistics of their own; None: as the evaluator's.
         """
         method = self.method.others.get(kind, self.method)
         method.load(weights)
         network: nn.Module = method.part("encoder")
         if method.dtype == torch.float64:  # images are float32
             network = deepcopy(network).float()
-        if recalibrated:
-            recalibrate(network, self._shuffled, self._plain, self.batch_size, self.device)
+        if self.recalibrated if recalibrated is None else recalibrated:
+            recalibrate(network, self._shuffled, self.plain, self.batch_size, self.device)
         return network.eval()
 
-    def projector(self, weights: Tree, *, recalibrated: bool, kind: str = "global") -> nn.Module | None:
-        """A copy of the projector of an exported weights Tree, in eval mode; None where `has_projector` is false."""
+    def encoders(self, exported: Mapping[str, Tree]) -> Iterator[tuple[str, nn.Module]]:
+        """Names and encoders of what a loop exports, each valid until the next: they may share the resident model."""
+        for name, weights in exported.items():
+            yield name, self.encoder(weights, name)
+
+    def has_projector(self, kind: str = "global") -> bool:
+        """Whether a projector is exported that can be evaluated: with statistics, if it has BatchNorm."""
         method = self.method.others.get(kind, self.method)
-        if not has_projector(method, recalibrated):
+        exported = (*method.travelling, *method.staying) if method.has_personal_encoders else method.travelling
+        if "projector" not in exported or not method.tensors("projector"):
+            return False
+        return not (self.recalibrated and has_batch_norm(method.part("projector")))
+
+    def projector(self, weights: Tree, kind: str = "global") -> nn.Module | None:
+        """A copy of the projector of an exported weights Tree, in eval mode; None where `has_projector` is false."""
+        if not self.has_projector(kind):
             return None
+        method = self.method.others.get(kind, self.method)
         method.load({"projector": weights["projector"]})
         return deepcopy(method.part("projector")).float().eval()
 
     @property
     def holds_out(self) -> bool:
         """Whether each class has enough images that nobody trained on for every protocol that labels only those."""
-        if self.method.uses_public_images:  # it trains on them
+        if self.method.uses_public_images or self.images is not self.data.source:  # it trains on the public ones
             return False
         share = max(max(each.settings["tuning"].shares) for each in PROTOCOLS.values() if each.requires == "held_out")
-        if self.images is not self.data.source:
-            return False
         labels = self.images.train.labels
         sizes, free = (np.bincount(each, minlength=labels.max() + 1) for each in (labels, labels[self.holders < 0]))
         return bool((free >= np.floor(share * sizes).clip(min=1))[sizes > 0].all())
@@ -117,11 +113,11 @@ class Evaluator:
         self,
         encoder: nn.Module,
         protocols: Sequence[str],
-        on_start: Callable[[str], None] = lambda _: None,
-        on_progress: Callable[[float], None] = lambda _: None,
+        on_start: Callable[[str], None] = ignore,
+        on_progress: Callable[[float], None] = ignore,
         arrays: dict[str, Mapping[str, Tensor]] | None = None,
         failed: dict[str, str] | None = None,
-        on_note: Callable[[str], None] = lambda _: None,
+        on_note: Callable[[str], None] = ignore,
         **inputs: Any,
     ) -> Scores:
         """Every protocol's metrics on this encoder.
@@ -137,93 +133,36 @@ class Evaluator:
             return {}
         on_start("features")
         source, encoder = self.images, deepcopy(encoder)  # a client's weights would change the resident model's
-        targets = {name: self.other(name) for name in transfer_targets(protocols)}
         subject = Subject(
             features=self._all_features(encoder, any(find(name).uses_views for name in protocols), on_progress),
             encoder_inputs=EncoderInputs(
                 encoder=encoder,
                 train=source.train.images,
                 test=source.test.images,
-                prepare=self._plain,
+                prepare=self.plain,
                 augment=self._cropped,
                 on_device=self.data.resident(source.train.images, self.device),
                 view=self._augmented,
             ),
-            targets={name: partial(self.features, encoder, target) for name, target in targets.items()},
+            targets={name: partial(self.features, encoder, self.other(name)) for name in transfer_targets(protocols)},
             client_names=() if source.test.clients is None else np.unique(source.test.clients).tolist(),
             **inputs,
             save_arrays=({} if arrays is None else arrays).__setitem__,
             on_progress=on_progress,
             on_note=on_note,
         )
-        scored = evaluate(
-            subject, protocols, lambda protocol: self.streams.generator(f"evaluation/{protocol}"), on_start, failed
-        )
         results: Scores = {}
-        for score in scored:
+        for score in evaluate(
+            subject, protocols, lambda protocol: self.streams.generator(f"evaluation/{protocol}"), on_start, failed
+        ):
             results.setdefault(score.protocol, {})[score.metric] = score.value
         return results
-
-    def monitor(self, encoder: nn.Module) -> dict[str, float]:
-        """Measurements that are cheap enough to take while training, never on test images.
-
-        "monitor": kNN accuracy in percent on a held-out slice of train, or of the labelled images beside it; missing
-        without labels. "effective_rank" of the slice; "uniformity", and of it "uniformity_within" and
-        "uniformity_between" clients, of some training images (see `eval.geometry.uniformity_parts`); "alignment" of two
-        views of a few of them.
-        """
-        train = self.data.source.train
-        chosen = self._sample(len(train.labels), MONITOR, "monitor")
-        x = self._monitored(encoder, train.images[chosen])
-        bank, queries = holdout(torch.from_numpy(train.labels[chosen]), fraction=0.2, seed=0)
-        numbers = {"effective_rank": effective_rank(x[queries.to(self.device)])}
-        if self.images is not self.data.source:
-            numbers |= self._knn(*self._labelled_slice(encoder))
-        elif self.images.labelled:
-            y = torch.from_numpy(train.labels[chosen])
-            numbers = self._knn(x, y, bank, queries) | numbers
-        holders = torch.from_numpy(self.holders[chosen]).to(self.device)
-        rows = (holders >= 0).nonzero()[:: max(1, len(x) // SPREAD), 0]
-        uniformity = uniformity_parts(x[rows], holders[rows]) if len(rows) > 1 else {}
-        views = (
-            self._view(encoder, chosen[:: max(1, len(chosen) // ALIGNED)], f"monitor/{name}")
-            for name in ("view_a", "view_b")
-        )
-        return {
-            **numbers,
-            "alignment": float(alignment(*views)),
-        } | {
-            "uniformity" if name == "total" else f"uniformity_{name}": value
-            for name, value in uniformity.items()
-            if not math.isnan(value)
-        }
-
-    def _labelled_slice(self, encoder: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Arguments of `_knn` for some labelled images that nobody trains on."""
-        train = self.images.train
-        chosen = self._sample(len(train.labels), MONITOR, "monitor/labelled")
-        labels = torch.from_numpy(train.labels[chosen])
-        return self._monitored(encoder, train.images[chosen]), labels, *holdout(labels, fraction=0.2, seed=0)
-
-    def _knn(self, x: Tensor, labels: Tensor, bank: Tensor, queries: Tensor) -> dict[str, float]:
-        """The monitor's kNN accuracy in percent. x: features; bank, queries: their rows."""
-        y, bank, queries = (each.to(self.device) for each in (labels, bank, queries))
-        k = min(200, len(bank))
-        predicted = knn_predict(x[bank], y[bank], x[queries], len(self.images.classes), k=k, temperature=0.1)
-        return {"monitor": accuracy(predicted, y[queries])}
-
-    def _monitored(self, encoder: nn.Module, images: np.ndarray) -> Tensor:
-        """Features of some images. Raises EvalError: not finite."""
-        x = self._extract(encoder, images, self._plain)
-        if not x.isfinite().all():
-            raise EvalError("the monitor met features that are not finite: lower optimizer.lr")
-        return x
 
     def _all_features(self, encoder: nn.Module, views: bool, on_progress: Callable[[float], None]) -> Features:
         """Features of the run's own data set with their clients, and, if a protocol uses them, of two views of some
         training images."""
         source = self.images
-        chosen = self._sample(len(self.holders), VIEWS if views else 0, "alignment")
+        chosen = self.sample(len(self.holders), VIEWS if views else 0, "alignment")
         total, done = len(source.train.labels) + len(source.test.labels) + 2 * len(chosen), 0
 
         def on_batch(images: int) -> None:
@@ -239,39 +178,21 @@ class Evaluator:
             features.test_clients = torch.from_numpy(numbers).to(self.device)
         if not views:
             return features
-        first, second = (self._view(encoder, chosen, name, on_batch) for name in ("view_a", "view_b"))
+        first, second = (self.view(encoder, chosen, name, on_batch) for name in ("view_a", "view_b"))
         clients = torch.from_numpy(self.holders[chosen]).to(self.device)
         return replace(features, view_a=first, view_b=second, view_clients=clients)
 
-    def features(
-        self, encoder: nn.Module, source: Source, on_batch: Callable[[int], None] = lambda _: None
-    ) -> Features:
+    def features(self, encoder: nn.Module, source: Source, on_batch: Callable[[int], None] = ignore) -> Features:
         """Features of a whole data set, its images converted to the encoder's number of channels."""
         channels = self.data.source.train.images.shape[1]
-
-        def prepare(images: Tensor) -> Tensor:
-            return self._plain(with_channels(images, channels))
-
-        return Features(
-            train_x=self._extract(encoder, source.train.images, prepare, on_batch),
-            train_y=torch.from_numpy(source.train.labels).to(self.device),
-            test_x=self._extract(encoder, source.test.images, prepare, on_batch),
-            test_y=torch.from_numpy(source.test.labels).to(self.device),
-            num_classes=max(1, len(source.classes)),
+        train_x, test_x = (
+            self.extract(encoder, split.images, lambda images: self.plain(with_channels(images, channels)), on_batch)
+            for split in (source.train, source.test)
         )
-
-    def compare(self, models: LocalModels, images: int) -> ModelComparison:
-        """Features of some test images by clients' models and by the global model."""
-        test = self.images.test
-        chosen = self._sample(len(test.labels), images, "drift")
-
-        def features(weights: Tree) -> Tensor:
-            return self._extract(self.encoder(weights, recalibrated=False), test.images[chosen], self._plain)
-
-        return ModelComparison(
-            [features(weights) for weights in models.local], features(models.global_model),
-            torch.from_numpy(test.labels[chosen]).to(self.device),
-        )  # fmt: skip
+        train_y, test_y = (torch.from_numpy(split.labels).to(self.device) for split in (source.train, source.test))
+        return Features(
+            train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, num_classes=max(1, len(source.classes))
+        )
 
     def members(self, client: int | None) -> Tensor | None:
         """Rows of the training images of a client, or of all clients; None if they are not the images evaluated on."""
@@ -295,41 +216,35 @@ class Evaluator:
         for rows in np.array_split(order, -(-len(images) // self.batch_size)):
             yield images[rows]
 
-    def _sample(self, total: int, limit: int, purpose: str) -> np.ndarray:
+    def sample(self, total: int, limit: int, purpose: str) -> np.ndarray:
+        """At most `limit` of `total` rows, in order, drawn by the stream of this purpose."""
         order = torch.randperm(total, generator=self.streams.generator(purpose))
         return np.sort(order[:limit].numpy())
 
-    def _view(
-        self, encoder: nn.Module, chosen: np.ndarray, name: str, on_batch: Callable[[int], None] = lambda _: None
+    def view(
+        self, encoder: nn.Module, chosen: np.ndarray, name: str, on_batch: Callable[[int], None] = ignore
     ) -> Tensor:
+        """Features `[n, d]` of chosen training images, augmented by the stream of this name."""
         drawn = partial(self._augmented, generator=self.streams.generator(name))
-        return self._extract(encoder, self.data.source.train.images[chosen], drawn, on_batch)
+        return self.extract(encoder, self.data.source.train.images[chosen], drawn, on_batch)
 
-    def _extract(
+    def extract(
         self,
         encoder: nn.Module,
         images: np.ndarray,
-        prepare: Callable[[Tensor], Tensor],
-        on_batch: Callable[[int], None] = lambda _: None,
+        prepare: Callable[[Tensor], Tensor] | None = None,
+        on_batch: Callable[[int], None] = ignore,
     ) -> Tensor:
+        """Features `[N, d]` of images; prepare: turns them into the encoder's input, None: as they are."""
+
         def prepared(batch: Tensor) -> Tensor:
-            return prepare(batch).contiguous(memory_format=self.data.layout)
+            return (prepare or self.plain)(batch).contiguous(memory_format=self.data.layout)
 
         return extract(encoder, images, prepared, self.batch_size, self.device, on_batch)
 
-    def _plain(self, images: Tensor) -> Tensor:
+    def plain(self, images: Tensor) -> Tensor:
+        """The encoder's input of images as they are."""
         return plain(images, self.data.recipe)
-
-
-def has_projector(method: FederatedMethod, recalibrated: bool) -> bool:
-    """Whether a method exports a projector that can be evaluated: with statistics, if it has BatchNorm.
-
-    recalibrated: whether BatchNorm's statistics do not travel; those of an encoder are then measured, no others.
-    """
-    exported = (*method.travelling, *method.staying) if method.has_personal_encoders else method.travelling
-    if "projector" not in exported or not method.tensors("projector"):
-        return False
-    return not (recalibrated and has_batch_norm(method.part("projector")))
 
 
 def with_channels(images: Tensor, channels: int) -> Tensor:

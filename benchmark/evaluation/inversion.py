@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -11,10 +10,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmark.errors import ConfigError
-from benchmark.evaluation.drift import weights_phases
+from benchmark.evaluation.drift import Watch, refuse, weights_phases
 from benchmark.execution.base import LocalTrainingConfig, VisitResult
 from benchmark.execution.sequential import SequentialExecutor
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.loop import FederatedLoop
 from benchmark.federation.scheduling import VisitCosts
 from benchmark.federation.updates import trains_clients
 from datamodules.federated import FederatedDataModule
@@ -22,21 +21,20 @@ from datamodules.views import plain
 from eval.features import EvalError
 from eval.inversion import ObservedStep
 from methods import trees
-from methods.base import Batch, FederatedMethod, Phase, Tree, Visit
+from methods.base import Batch, FederatedMethod, Tree, Visit
 
 
 def step_unavailable(loop: FederatedLoop) -> str | None:
     """Why no gradient follows from a client's reply, in one line; None: it does."""
     if not any(map(trains_clients, weights_phases(loop))) or loop.method.has_personal_encoders:
-        return f"inversion/v1: clients of {type(loop.method).__name__} send no weights of a global encoder"
+        return f"clients of {type(loop.method).__name__} send no weights of a global encoder"
     if loop.uplink.secure_aggregation is not None:
-        return "inversion/v1: under privacy.secure_aggregation the server sees no reply of a single client"
+        return "under privacy.secure_aggregation the server sees no reply of a single client"
     if not isinstance(loop.method.configure_optimizers(), torch.optim.SGD):
-        return "inversion/v1: clients do not train by torch.optim.SGD, of which one step shows the gradient"
+        return "clients do not train by torch.optim.SGD, of which one step shows the gradient"
     return None
 
 
-@dataclass(frozen=True)
 class _Start:
     """A client's step before it was made.
 
@@ -44,22 +42,15 @@ class _Start:
     decay by path of a parameter.
     """
 
-    method: FederatedMethod
-    phase: Phase
-    client: int
-    batch: Batch
-    rate: float
-    decay: dict[tuple, float]
-
-    @classmethod
-    def of(cls, method: FederatedMethod, visit: Visit, batch: Batch, optimizer: torch.optim.Optimizer) -> "_Start":
+    def __init__(self, method: FederatedMethod, visit: Visit, batch: Batch, optimizer: torch.optim.Optimizer) -> None:
         groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
         trained = {path: groups[id(leaf)] for path, leaf in trees.leaves(method.trainable()) if id(leaf) in groups}
         rates = {group["lr"] * (1 + group["momentum"] * group["nesterov"]) for group in trained.values()}
         if len(rates) != 1:
             raise ConfigError("inversion/v1: the optimiser has several learning rates: it cannot be inverted")
-        decay = {path: group["weight_decay"] for path, group in trained.items()}
-        return cls(deepcopy(method), visit.phase, visit.client.id, batch, rates.pop(), decay)
+        self.decay = {path: group["weight_decay"] for path, group in trained.items()}
+        self.method, self.phase, self.client = deepcopy(method), visit.phase, visit.client.id
+        self.batch, self.rate = batch, rates.pop()
 
     def parameters(self, after: Tree) -> dict[tuple, Tensor]:
         """Path -> parameter of those that were trained and that the reply shows. after: weights by the reply."""
@@ -98,7 +89,7 @@ class _Start:
         return of_views
 
 
-class _Watch(SequentialExecutor):
+class _WatchedExecutor(SequentialExecutor):
     """Visits clients for a step each, and keeps the start of the first one."""
 
     start: _Start | None = None
@@ -108,26 +99,10 @@ class _Watch(SequentialExecutor):
 
         def watched(batch: Any) -> None:
             if self.start is None and visit.phase.where == "clients":
-                self.start = _Start.of(self.method, visit, batch, optimizer)
+                self.start = _Start(self.method, visit, batch, optimizer)
             take_step(batch)
 
         return watched
-
-
-class _Reply(Callback):
-    """The weights by the first client's reply, as the server gets it, and the number of its steps."""
-
-    def __init__(self, executor: _Watch) -> None:
-        self.executor = executor
-        self.weights: Tree | None = None
-        self.steps = 0
-
-    def on_visit_end(self, loop: FederatedLoop, result: VisitResult) -> None:
-        """Copies the weights: a reply may be the resident model itself."""
-        start, visit = self.executor.start, result.visit
-        if self.weights is None and start is not None and (start.phase, start.client) == (visit.phase, visit.client.id):
-            weights = loop.method.local_weights(result.message, loop.server)
-            self.weights, self.steps = None if weights is None else trees.clone(weights), visit.steps
 
 
 def observe_step(loop: FederatedLoop, data: FederatedDataModule, images: int) -> Callable[[], ObservedStep]:
@@ -140,23 +115,33 @@ def observe_step(loop: FederatedLoop, data: FederatedDataModule, images: int) ->
         ConfigError: see `step_unavailable`, or no round is done.
         EvalError: by the function: no client has trained, its reply is not of its first step, or views differ in size.
     """
-    if (reason := step_unavailable(loop)) is not None or not loop.round:
-        raise ConfigError(reason or "inversion/v1: no round is done: set federation.rounds to at least 1")
+    refuse(loop, "inversion/v1", step_unavailable(loop))
     training, resident = LocalTrainingConfig(1, 1, images), loop.executor.reference
     assert isinstance(resident, SequentialExecutor)
-    executor = _Watch(loop.fabric, loop.method, data, training, loop.streams, resident)
-    reply = _Reply(executor)
-    with loop.scratch_copy([reply]) as scratch:
+    executor = _WatchedExecutor(loop.fabric, loop.method, data, training, loop.streams, resident)
+    replies: list[tuple[Tree, int]] = []  # of the watched client: weights by each, and its steps
+
+    def see(loop: FederatedLoop, result: VisitResult) -> None:
+        start, visit = executor.start, result.visit
+        if start is not None and (start.phase, start.client) == (visit.phase, visit.client.id):
+            weights = loop.method.local_weights(result.message, loop.server)
+            if weights is not None:
+                replies.append((trees.clone(weights), visit.steps))
+
+    with loop.scratch_copy([Watch(see)]) as scratch:
         scratch.executor, scratch.costs = executor, VisitCosts(executor.images)  # equal costs: the lowest id goes first
         scratch.run_round(loop.round - 1)
-    return partial(_observed, executor.start, reply, data, loop.uplink.updates is not None)
+    return partial(_observed, executor.start, replies, data, loop.uplink.updates is not None)
 
 
-def _observed(start: _Start | None, reply: _Reply, data: FederatedDataModule, clipped: bool) -> ObservedStep:
+def _observed(
+    start: _Start | None, replies: Sequence[tuple[Tree, int]], data: FederatedDataModule, clipped: bool
+) -> ObservedStep:
     """What the server sees of the step. Raises EvalError: see `observe_step`."""
-    if start is None or (after := reply.weights) is None:
+    if start is None or not replies:
         raise EvalError("no client of the last round's cohort trains and replies with weights")
-    if reply.steps != 1 or len({view.shape for view in start.batch.views}) > 1:
+    after, steps = replies[0]
+    if steps != 1 or len({view.shape for view in start.batch.views}) > 1:
         raise EvalError("a client makes more than one step before it replies, or its views differ in size")
     views = torch.cat(start.batch.views)
     average = torch.from_numpy(data.source.train.images.mean(axis=0, keepdims=True).round().astype("uint8"))

@@ -5,15 +5,14 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from eval.clients import OF, summary
+from eval.inputs import REASONS
 from eval.protocol import PROTOCOLS, TRANSFER
 from leaderboards.encoders import MEAN
 
 Scores = dict[str, dict[str, float]]
 """Protocol id -> metric -> value; accuracies in percent."""
 
-OPTIONAL = frozenset(
-    {"local_models", "local_step", "client_replies", "projector", "held_out", "members", "test_clients"}
-)
+OPTIONAL = REASONS.keys() - {"encoder_inputs", "views", "target"}
 """Inputs that not every run has, see `eval.factories.Protocol.requires`."""
 
 CHOICES = ("k", "rate", "strength")
@@ -59,15 +58,15 @@ def combine(encoders: Mapping[str, Scores]) -> Scores:
         if clients := _own_accuracies([scores[protocol] for scores in each if protocol in scores]):
             combined[protocol] = summary(clients)
             continue
+        means: dict[str, float] = {}
         for metric in each[0].get(protocol, ()):
             values = [scores[protocol][metric] for scores in each if metric in scores.get(protocol, {})]
-            if len(values) < len(each) or (metric in CHOICES and len(set(values)) > 1):
-                continue
-            mean = sum(values) / len(values)
-            if metric.startswith("accuracy"):
-                combined.setdefault(protocol, {}).update({metric: min(values), f"{metric}{MEAN}": mean})
-            else:
-                combined.setdefault(protocol, {})[metric] = mean
+            if len(values) == len(each) and (metric not in CHOICES or len(set(values)) == 1):
+                mean = sum(values) / len(values)
+                is_accuracy = metric.startswith("accuracy")
+                means |= {metric: min(values), f"{metric}{MEAN}": mean} if is_accuracy else {metric: mean}
+        if means:
+            combined[protocol] = means
     return combined
 
 

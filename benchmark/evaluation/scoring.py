@@ -1,6 +1,6 @@
 """Scores of all encoders that a run leaves: which protocols it can have, and their numbers."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -11,11 +11,14 @@ from torch import nn
 from benchmark.configuration.keys import nearest
 from benchmark.distributed.collectives import on_rank_zero
 from benchmark.errors import ConfigError, exit_code, message
-from benchmark.evaluation.evaluator import Evaluator, has_projector
+from benchmark.evaluation.drift import drift_unavailable, observe_drift
+from benchmark.evaluation.evaluator import Evaluator
+from benchmark.evaluation.inversion import observe_step, step_unavailable
 from benchmark.evaluation.personal import own_features, owner_of
 from benchmark.evaluation.protocols import OPTIONAL, Scores, expanded, transfer_targets
-from benchmark.evaluation.revisits import REVISITS
+from benchmark.evaluation.shares import observe_replies, replies_unavailable
 from benchmark.federation.loop import FederatedLoop
+from datamodules.federated import FederatedDataModule
 from eval.inputs import REASONS
 from eval.protocol import find
 
@@ -33,6 +36,42 @@ class Progress(Protocol):
         """Counts the steps of a long activity."""
 
 
+class Revisit(NamedTuple):
+    """An input of a protocol for which clients are visited once more after the last round.
+
+    doing: what is shown meanwhile. unavailable: why a run of such a loop and data has it not, in one line, or None.
+    observe: returns it, called by every rank; settings: the protocol's.
+    """
+
+    doing: str
+    unavailable: Callable[[FederatedLoop, FederatedDataModule], str | None]
+    observe: Callable[[FederatedLoop, Evaluator, Mapping[str, Any]], Callable[..., Any]]
+
+    def has(self, loop: FederatedLoop, data: FederatedDataModule) -> bool:
+        """Whether a run that ended so has it."""
+        return loop.round > 0 and self.unavailable(loop, data) is None
+
+
+REVISITS: Mapping[str, Revisit] = {
+    "local_models": Revisit(
+        "visiting the clients once more",
+        lambda loop, _: drift_unavailable(loop),
+        lambda loop, evaluator, _: observe_drift(loop, evaluator),
+    ),
+    "local_step": Revisit(
+        "watching one step of a client",
+        lambda loop, _: step_unavailable(loop),
+        lambda loop, evaluator, settings: observe_step(loop, evaluator.data, settings["images"]),
+    ),
+    "client_replies": Revisit(
+        "watching a round's replies",
+        replies_unavailable,
+        lambda loop, evaluator, _: observe_replies(loop, evaluator.data),
+    ),
+}
+"""What a protocol requires (`eval.factories.Protocol.requires`) -> how a run gets it."""
+
+
 class Scored(NamedTuple):
     """Scores by encoder, earlier ones of other protocols included; the data set of each new protocol, where it is not
     the run's; the protocols that could not be measured, with the reason; what a reader has to know, in lines."""
@@ -47,13 +86,12 @@ class Scored(NamedTuple):
 class Scoring:
     """Scores of a run's encoders.
 
-    dataset: its name. method: the method's. recalibrated: whether BatchNorm's statistics of an encoder are measured on
-    the pooled training images. arrays: encoder -> protocol -> arrays that figures are drawn from, filled by `score`.
+    dataset: its name. method: the method's. arrays: encoder -> protocol -> arrays that figures are drawn from, filled
+    by `score`.
     """
 
     loop: FederatedLoop
     evaluator: Evaluator
-    recalibrated: bool
     dataset: str
     method: str
     display: Progress
@@ -66,22 +104,18 @@ class Scoring:
         """
         ids = expanded(protocols, self.dataset, self.inputs(), labelled=self.evaluator.images.labelled)
         self.check_inputs(ids)
-        return self._with_targets(ids)
-
-    def _with_targets(self, protocols: list[str]) -> list[str]:
-        """The protocols whose data sets can be read; prints a line for each other one, or raises it where all are."""
-        unreadable = on_rank_zero(self.loop.fabric, lambda: dict(self._unreadable_targets(protocols)))
+        unreadable = on_rank_zero(self.loop.fabric, lambda: dict(self._unreadable_targets(ids)))
         lines = {
             name: f"{name} cannot be measured: {unreadable[target]}"
-            for name in protocols
+            for name in ids
             for target in transfer_targets([name])
             if target in unreadable
         }
-        if lines and len(lines) == len(protocols):
+        if lines and len(lines) == len(ids):
             raise ConfigError("; ".join(lines.values()))
         for line in lines.values():
             self.display.print(line)
-        return [name for name in protocols if name not in lines]
+        return [name for name in ids if name not in lines]
 
     def _unreadable_targets(self, protocols: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Data sets that protocols transfer to and that cannot be read, with the reason."""
@@ -104,22 +138,19 @@ class Scoring:
             listed = ", ".join(list(exported)[:8]) + (", ..." if len(exported) > 8 else "")
             problem = "it has several encoders" if name is None else f"encoder={name}{nearest(str(name), exported)}"
             raise ConfigError(f"{problem}: choose one of this run's: encoder=NAME of {listed or 'none'}")
-        encoder = self.evaluator.encoder(exported[chosen], recalibrated=self.recalibrated, kind=chosen)
-        return chosen, deepcopy(encoder).cpu()
+        return chosen, deepcopy(self.evaluator.encoder(exported[chosen], chosen)).cpu()
 
     def inputs(self) -> set[str]:
         """Those of the optional inputs of protocols that this run has."""
-        return {
-            name
-            for name, has in {
-                **{kind: revisit.has(self.loop, self.evaluator.data) for kind, revisit in REVISITS.items()},
-                "members": self.evaluator.images is self.evaluator.data.source,
-                "projector": has_projector(self.loop.method, self.recalibrated),
-                "held_out": self.evaluator.holds_out,
-                "test_clients": self.evaluator.images.test.clients is not None,
-            }.items()
-            if has
+        data, images = self.evaluator.data, self.evaluator.images
+        has = {
+            **{kind: revisit.has(self.loop, data) for kind, revisit in REVISITS.items()},
+            "members": images is data.source,
+            "projector": self.evaluator.has_projector(),
+            "held_out": self.evaluator.holds_out,
+            "test_clients": images.test.clients is not None,
         }
+        return {name for name, available in has.items() if available}
 
     def check_inputs(self, protocols: Iterable[str]) -> None:
         """ConfigError where a protocol requires labels or an optional input that the run has not."""
@@ -135,22 +166,17 @@ class Scoring:
                     "geometry/v1,label-free/v1 (`run`: evaluation.protocols=[...], `evaluate`: protocols=...)"
                 )
 
-    def _collective_inputs(self, protocols: Iterable[str]) -> dict[str, Any]:
-        """The inputs of protocols for which clients are visited once more, by all ranks."""
-        inputs = dict[str, Any]()
-        for protocol in map(find, protocols):
-            if (revisit := REVISITS.get(protocol.requires)) is not None:
-                with self.display.during(revisit.doing):
-                    inputs[protocol.requires] = revisit.observe(self.loop, self.evaluator, protocol.settings)
-        return inputs
-
     def score(self, protocols: list[str], before: dict[str, Scores]) -> Scored:
         """Scores of every exported encoder, on the first rank; before: earlier ones, by encoder. Raises ConfigError."""
-        inputs = self._collective_inputs(protocols)
+        inputs = dict[str, Any]()
+        for protocol in map(find, protocols):
+            if (revisit := REVISITS.get(protocol.requires)) is not None:  # clients are visited once more, by all ranks
+                with self.display.during(revisit.doing):
+                    inputs[protocol.requires] = revisit.observe(self.loop, self.evaluator, protocol.settings)
         return on_rank_zero(self.loop.fabric, lambda: self._score(protocols, before, inputs))
 
     def _score(self, protocols: list[str], before: dict[str, Scores], inputs: Mapping[str, Any]) -> Scored:
-        exported = self.loop.export()
+        evaluator, exported = self.evaluator, self.loop.export()
         if not exported:
             raise ConfigError(
                 f"{self.method} has no encoder to evaluate before a client was visited: "
@@ -159,30 +185,26 @@ class Scoring:
         scores, failed, notes = dict[str, Scores](), dict[str, str](), list[str]()
         for name, weights in exported.items():
             with self.display.counting(f"evaluating {name}", len(protocols) + 1) as steps:
-                encoder = self.evaluator.encoder(weights, recalibrated=self.recalibrated, kind=name)
-                projector = self.evaluator.projector(weights, recalibrated=self.recalibrated, kind=name)
-                arrays = self.arrays.setdefault(name, {})
-                scores[name] = self.evaluator.scores(
-                    encoder,
+                scores[name] = evaluator.scores(
+                    evaluator.encoder(weights, name),
                     protocols,
                     steps,
                     steps.progress,
-                    arrays,
+                    self.arrays.setdefault(name, {}),
                     failed,
                     notes.append,
-                    projector=projector,
-                    own_features=own_features(self.evaluator, self.loop, exported, name),
-                    members=self.evaluator.members(owner_of(self.loop, name)),
+                    projector=evaluator.projector(weights, name),
+                    own_features=own_features(evaluator, self.loop, exported, name),
+                    members=evaluator.members(owner_of(self.loop, name)),
                     **inputs,
                 )
         encoders = {  # a protocol that fails for one encoder counts for none; earlier scores stay
             name: before.get(name, {}) | {id: made for id, made in scores.get(name, {}).items() if id not in failed}
             for name in before | scores
         }
-        images = self.evaluator.images
-        beside = {} if images is self.evaluator.data.source else {"dataset": images.sha256}
-        datasets = dict.fromkeys(protocols, beside)
-        for target in transfer_targets(protocols):
-            used = {"dataset": self.evaluator.other(target).sha256}
-            datasets |= {name: used for name in protocols if name.startswith(f"transfer-{target}/")}
+        beside = [] if evaluator.images is evaluator.data.source else [evaluator.images]
+        datasets = {}
+        for name in protocols:
+            targets = [evaluator.other(target) for target in transfer_targets([name])]
+            datasets[name] = next(({"dataset": source.sha256} for source in targets or beside), {})
         return Scored(encoders, datasets, failed, list(dict.fromkeys(notes)))

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from benchmark.distributed.collectives import run_and_gather
-from benchmark.errors import ConfigError, DivergedError
+from benchmark.errors import DivergedError
+from benchmark.evaluation.drift import Watch, refuse
 from benchmark.execution.base import VisitResult
 from benchmark.execution.sequential import SequentialExecutor
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.loop import FederatedLoop
 from benchmark.federation.participation import Participation
 from benchmark.federation.scheduling import VisitCosts
 from benchmark.federation.uplink import Uplink
@@ -31,12 +32,12 @@ Replies = Mapping[int, Mapping[str, Tensor]]
 def replies_unavailable(loop: FederatedLoop, data: FederatedDataModule) -> str | None:
     """Why nothing can be read from the replies of single clients, in one line; None: it can."""
     if not any(_shown(loop, phase) for phase in _client_phases(loop)):
-        return f"shares/v1: the server sees no reply of a single client of {type(loop.method).__name__}"
+        return f"the server sees no reply of a single client of {type(loop.method).__name__}"
     if loop.method.others:
-        return "shares/v1: clients have several architectures, and the server would need clients of each"
+        return "clients have several architectures, and the server would need clients of each"
     trained, tested = (np.bincount(split.labels) for split in (data.source.train, data.source.test))
     if len(tested) < len(trained) or (tested[: len(trained)][trained > 0] < 2).any() or len(tested) < 2:
-        return "shares/v1: the server makes a client of the test images of each class, and needs two of each"
+        return "the server makes a client of the test images of each class, and needs two of each"
     return None
 
 
@@ -45,12 +46,6 @@ def _client_phases(loop: FederatedLoop) -> list[Phase]:
     plan = loop.plan(max((loop.round or loop.rounds) - 1, 0))
     last = max((index for index, phase in enumerate(plan) if phase.where == "clients"), default=-1)
     return plan[: last + 1]
-
-
-def _first_phases(loop: FederatedLoop) -> list[Phase]:
-    """Phases of clients in the first round alone: what they leave with a client is needed later."""
-    later = {phase.name for phase in _client_phases(loop)}
-    return [phase for phase in loop.plan(0) if phase.where == "clients" and phase.name not in later]
 
 
 def _shown(loop: FederatedLoop, phase: Phase) -> list[str]:
@@ -76,22 +71,6 @@ def as_vector(tree: Tree, start: Tree, *, is_rows: bool) -> Tensor:
     return folded(torch.cat(parts)) if parts else torch.zeros(0)
 
 
-class _Collector(Callback):
-    """Replies as vectors, before they are masked."""
-
-    def __init__(self) -> None:
-        self.replies: dict[int, dict[str, Tensor]] = {}
-
-    def on_visit_end(self, loop: FederatedLoop, result: VisitResult) -> None:
-        """Adds what the server sees of a visit."""
-        visit, phase = result.visit, result.visit.phase
-        for entry in _shown(loop, phase):
-            if entry in result.message:
-                is_rows, start = isinstance(phase.uplink[entry], Cat), visit.message.get(entry, {})
-                seen = as_vector(result.message[entry], start, is_rows=is_rows)
-                self.replies.setdefault(visit.client.id, {})[entry] = seen
-
-
 def observe_replies(loop: FederatedLoop, data: FederatedDataModule) -> Callable[[], ObservedReplies]:
     """The last round's replies, made once more from the final model, and those of clients that hold the test images of
     one class each, made from the same model with other random numbers.
@@ -104,12 +83,10 @@ def observe_replies(loop: FederatedLoop, data: FederatedDataModule) -> Callable[
         ConfigError: see `replies_unavailable`, or no round is done.
         EvalError: by the function: no client replies, no entry has one size, or a client of the server's diverges.
     """
-    if (reason := replies_unavailable(loop, data)) is not None or not loop.round:
-        raise ConfigError(reason or "shares/v1: no round is done: set federation.rounds to at least 1")
+    refuse(loop, "shares/v1", replies_unavailable(loop, data))
+    references: dict[int, Mapping[str, Tensor]] = {}
+    classes, size = np.flatnonzero(np.bincount(data.source.test.labels) > 1).tolist(), len(loop.clients)
     try:
-        references: dict[int, Mapping[str, Tensor]] = {}
-        sizes, size = np.bincount(data.source.test.labels), len(loop.clients)
-        classes = np.flatnonzero(sizes > 1).tolist()
         for first in range(0, len(classes), size):
             references |= _reference_replies(loop, data, classes[first : first + size])
         with loop.scratch_copy() as scratch:
@@ -130,7 +107,9 @@ def _reference_replies(loop: FederatedLoop, data: FederatedDataModule, classes: 
     rows = [np.flatnonzero(labels == label) for label in classes]
     by_id = dict(zip(ids, rows, strict=True))
     parts = [by_id.get(client, rows[0]) for client in range(max(ids) + 1)]
-    images = data.of_clients(replace(data.source, train=data.source.test), parts)
+    images, plan = data.of_clients(replace(data.source, train=data.source.test), parts), _client_phases(loop)
+    later = {phase.name for phase in plan}  # what clients are left with in the first round alone is needed in the last
+    first = [phase for phase in loop.plan(0) if phase.where == "clients" and phase.name not in later]
     resident, streams = loop.executor.reference, Streams(loop.streams.seed_for("references"))
     assert isinstance(resident, SequentialExecutor)
     executor = SequentialExecutor(loop.fabric, loop.method, images, resident.training, streams, resident)
@@ -139,22 +118,32 @@ def _reference_replies(loop: FederatedLoop, data: FederatedDataModule, classes: 
         own.clients = [Client(client, len(by_id[client])) for client in ids]
         own.participation, own.late, own.uplink = Participation(), frozenset(), Uplink()
         own.client_state.index = {}  # its clients are new ones
-        replies = _replies(own, _client_phases(loop), first=_first_phases(loop))
+        replies = _replies(own, plan, first)
     return {label: replies[client] for label, client in zip(classes, ids, strict=True)}
 
 
-def _replies(scratch: FederatedLoop, plan: Sequence[Phase], first: Sequence[Phase] | None = None) -> Replies:
-    """The replies of the last round's phases, made once more from the final model.
+def _replies(scratch: FederatedLoop, plan: Sequence[Phase], first: Sequence[Phase] = ()) -> Replies:
+    """The replies of the last round's phases, made once more from the final model, as vectors before they are masked.
 
     first: phases of the first round that come before them, of which only what they leave with the clients counts.
     """
-    collector, server = _Collector(), scratch.server
+    found: dict[int, dict[str, Tensor]] = {}
+
+    def see(loop: FederatedLoop, result: VisitResult) -> None:
+        visit, phase = result.visit, result.visit.phase
+        for entry in _shown(loop, phase):
+            if entry in result.message:
+                is_rows, start = isinstance(phase.uplink[entry], Cat), visit.message.get(entry, {})
+                seen = as_vector(result.message[entry], start, is_rows=is_rows)
+                found.setdefault(visit.client.id, {})[entry] = seen
+
     if first:
+        server = scratch.server
         scratch.run_round(0, first)
         scratch.server = server
-    scratch.callbacks = [collector]
+    scratch.callbacks = [Watch(see)]
     scratch.run_round(scratch.round - 1, plan)
-    return ChainMap(*run_and_gather(scratch.fabric, lambda: collector.replies))
+    return ChainMap(*run_and_gather(scratch.fabric, lambda: found))
 
 
 def _observed(data: FederatedDataModule, references: Replies, replies: Replies) -> ObservedReplies:

@@ -17,8 +17,7 @@ from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError, exit_code, message, names_full_disk
 from benchmark.evaluation.evaluator import Evaluator
 from benchmark.evaluation.protocols import expanded, transfer_targets
-from benchmark.evaluation.revisits import REVISITS
-from benchmark.evaluation.scoring import Scoring
+from benchmark.evaluation.scoring import REVISITS, Scoring
 from benchmark.execution.compile import compile_networks
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import data, factory
@@ -248,18 +247,21 @@ class Experiment:
     def _scoring(self, loop: FederatedLoop, module: FederatedDataModule, other: Callable[[str], Source]) -> Scoring:
         """What scores the run's encoders. other: name of another data set -> that set."""
         config, method = self.config, loop.method
-        size = config.evaluation.batch_size
-        evaluator = Evaluator(method, module, loop.streams, other, batch_size=size, device=loop.fabric.device)
+        size, device = config.evaluation.batch_size, loop.fabric.device
         untrained = not method.phases or loop.rounds == 0
         uses_batch_norm = any(has_batch_norm(network) for network in method.architectures.values())
         recalibrated = uses_batch_norm and (untrained or method.batch_norm == "local")
-        return Scoring(loop, evaluator, recalibrated, config.data.name, config.method["name"], self.display)
+        evaluator = Evaluator(
+            method, module, loop.streams, other, batch_size=size, device=device, recalibrated=recalibrated
+        )
+        return Scoring(loop, evaluator, config.data.name, config.method["name"], self.display)
 
     def _refuse_impossible(self, loop: FederatedLoop, module: FederatedDataModule, protocols: Sequence[str]) -> None:
         """ConfigError where the config asks for what the images, the clients or the protocols do not allow."""
-        for kind in (find(name).requires for name in protocols):
-            if kind in REVISITS and (unavailable := REVISITS[kind].unavailable(loop, module)) is not None:
-                raise ConfigError(unavailable)
+        for name in protocols:
+            revisit = REVISITS.get(find(name).requires)
+            if revisit is not None and (unavailable := revisit.unavailable(loop, module)) is not None:
+                raise ConfigError(f"{name}: {unavailable}")
         has_checkpoint = (self.folder / "checkpoint").exists()  # it can still be evaluated
         if not has_checkpoint and (reason := loop.budget_infeasible_reason()) is not None:
             raise ConfigError(

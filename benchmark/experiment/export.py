@@ -6,7 +6,6 @@ are that library's own. docs/export.md has the format, and the lines that load i
 
 import json
 import logging
-import os
 import warnings
 from contextlib import redirect_stdout
 from io import StringIO
@@ -20,7 +19,7 @@ from torch import nn
 from benchmark.configuration.identity import identity
 from benchmark.configuration.instantiate import arguments, locate
 from benchmark.configuration.keys import nearest
-from benchmark.configuration.partitions import sha256
+from benchmark.disk import replacing, sha256
 from benchmark.errors import ConfigError
 from benchmark.experiment.run import Run
 from leaderboards.schema import Record
@@ -52,12 +51,11 @@ def export_encoder(run: Run, record: Record, file: Path, *, format: str | None =
         raise ConfigError(f"{file}: there is no folder {file.parent}: make it first")
     name, encoder = run.scoring.exported_encoder(name)
     recipe, channels = run.data.recipe, run.data.source.train.images.shape[1]
-    beside, card, text = (file.with_name(f"{file.name}{ending}") for ending in (".new", ".json", ".json.new"))
-    try:
+    with replacing(file.with_name(f"{file.name}.json")) as card, replacing(file) as beside:
         _write(encoder, beside, format, torch.zeros(2, channels, recipe.size, recipe.size))
         description = {
             "format": format,
-            "sha256": sha256(beside, "FILE"),
+            "sha256": sha256(beside),
             "encoder": name,
             "architecture": architecture(run, encoder, name),
             "input": {"channels": channels, "size": recipe.size, "mean": recipe.mean, "std": recipe.std},
@@ -68,12 +66,7 @@ def export_encoder(run: Run, record: Record, file: Path, *, format: str | None =
                 "scores": record["encoders"].get(name, record["scores"]),
             },
         }
-        text.write_text(json.dumps(description, indent=1, default=list) + "\n", encoding="utf-8")
-        os.replace(beside, file)
-        os.replace(text, card)
-    finally:
-        beside.unlink(missing_ok=True)
-        text.unlink(missing_ok=True)
+        card.write_text(json.dumps(description, indent=1, default=list) + "\n", encoding="utf-8")
     return name
 
 

@@ -293,21 +293,16 @@ def fabric(config: DictConfig, processes: RankProcesses) -> Fabric:
         plugins=None if under_launcher else [LightningEnvironment()],
     )
     made.launch()
-    _set_numerics(config)
+    set_numerics(tf32=config.training.precision == "tf32", deterministic=config.deterministic)
     processes.cannot_fork |= layout.world_size == 1
     processes.set_threads(config, layout)
     return made
 
 
-def _set_numerics(config: DictConfig) -> None:
+def set_numerics(*, tf32: bool, deterministic: bool) -> None:
     """Sets how torch computes in this process: TF32, and deterministic operations."""
     backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
     for backend in backends:  # torch's own default is TF32 in convolutions alone
-        backend.allow_tf32 = config.training.precision == "tf32"
-    allow_deterministic_products()
-    torch.use_deterministic_algorithms(config.deterministic)
-
-
-def allow_deterministic_products() -> None:
-    """Sets what deterministic products need: torch looks once, at a process's first product on a GPU."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        backend.allow_tf32 = tf32
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, at the first product on a GPU
+    torch.use_deterministic_algorithms(deterministic)

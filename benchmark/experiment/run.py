@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning.fabric import Fabric
-from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
 from benchmark.distributed.collectives import raise_on_all_ranks
@@ -18,11 +17,12 @@ from benchmark.evaluation.monitor import Monitor, RoundProbe
 from benchmark.evaluation.protocols import Scores
 from benchmark.evaluation.scoring import Scoring
 from benchmark.execution.base import Executor
+from benchmark.federation.callbacks import Callback
 from benchmark.federation.divergence import collapses
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import EarlyRecord, RoundLog
-from benchmark.tracking.loggers import close, open_logger
+from benchmark.tracking.loggers import RunLogger, close, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import (
     author_deviations,
@@ -69,21 +69,16 @@ class Run:
         """Scores single encoders."""
         return self.scoring.evaluator
 
-    @property
-    def recalibrated(self) -> bool:
-        """Whether BatchNorm's statistics of an evaluated encoder are measured on the pooled training images."""
-        return self.scoring.recalibrated
-
-    def train(self, logger: Logger, deadline: float | None) -> None:
+    def train(self, logger: RunLogger, deadline: float | None) -> None:
         """Runs the remaining rounds with progress, logs and the monitor.
 
         Raises:
             OutOfTimeError, DivergedError: see `FederatedLoop.fit`.
         """
         every = self.config.evaluation.every
-        monitor: list[Callback] = [Monitor(self.evaluator, every, self.recalibrated)] if every else []
+        monitor: list[Callback] = [Monitor(self.evaluator, every)] if every else []
         if (protocol := self.config.evaluation.best_on_test) is not None:
-            monitor.append(RoundProbe(self.evaluator, protocol, self.recalibrated))
+            monitor.append(RoundProbe(self.evaluator, protocol))
         early = EarlyRecord(self.folder / store.PARTIAL, partial(self.record, {}, 0.0, {}))
         self.loop.callbacks = [*monitor, RoundLog(self.folder / "rounds.jsonl", logger), early, self.display]
         self.display.begin(self.name)
@@ -139,7 +134,7 @@ class Run:
             self.display.print(f"it has no {probe} {BEST}: some of its rounds were not scored by {probe}")
         return Evaluated(result, ids, failed)
 
-    def finish(self, evaluated: Evaluated, logger: Logger | None = None) -> None:
+    def finish(self, evaluated: Evaluated, logger: RunLogger | None = None) -> None:
         """Draws figures, closes the logger and writes `result.json`; a new record last, so that it is complete.
 
         Raises EvalError: some protocols could not be measured; all others are saved by then.
@@ -165,7 +160,7 @@ class Run:
         # of all the code that the rounds were made by, and of that which evaluates now
         code = [line for environment in self.loop.environments for line in environment.get("external", [])]
         lines = [*dict.fromkeys([*code, *self.external]), *author_deviations(self.config)]
-        if self.recalibrated:
+        if self.evaluator.recalibrated:
             lines.append(POOLED_STATISTICS)
         lines += [*numerical_deviations(self.loop.environments), *collapses(self.loop.history)]
         lines += [*self.data.source.notes, *self.data.notes]

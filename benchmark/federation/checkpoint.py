@@ -4,11 +4,13 @@ import hashlib
 import os
 import re
 import struct
+from io import BufferedRandom
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
+from benchmark.disk import replacing
 from benchmark.errors import CheckpointError
 
 SEAL = re.compile(rb"sha256=([0-9a-f]{64})$")
@@ -32,17 +34,12 @@ class Checkpoint:
 
     def save(self, state: dict[str, Any]) -> None:
         """Replaces the checkpoint; a crash at any point leaves the old or the new one, whole."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.file.with_suffix(".new")
-        with beside.open("w+b") as stream:
+        with replacing(self.file) as beside, beside.open("w+b") as stream:
             try:
                 torch.save({**state, "config": self.config_hash}, stream)
             except RuntimeError as error:  # what torch makes of an error of the stream, such as that of a full disk
                 raise error.__context__ if isinstance(error.__context__, OSError) else error from None
             seal(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, self.file)
 
     def load(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
         """The saved state, or None where there is none yet.
@@ -81,15 +78,12 @@ class Checkpoint:
         )
 
 
-def seal(stream: BinaryIO) -> None:
+def seal(stream: BufferedRandom) -> None:
     """Ends what `torch.save` wrote with its hash, as the comment of a zip archive, which `torch.load` ignores."""
     stream.seek(-2, os.SEEK_END)
     stream.write(struct.pack("<H", SEAL_SIZE))  # length of the comment, 0 before
     stream.seek(0)
-    digest = hashlib.sha256()
-    while block := stream.read(1 << 20):
-        digest.update(block)
-    stream.write(b"sha256=%s" % digest.hexdigest().encode())
+    stream.write(b"sha256=%s" % hashlib.file_digest(stream, "sha256").hexdigest().encode())
 
 
 def check_seal(file: Path) -> None:

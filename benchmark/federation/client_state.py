@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from benchmark.errors import CheckpointError
+from benchmark.errors import CheckpointError, one_line
 from methods import trees
 from methods.trees import Tree
 
@@ -45,7 +45,7 @@ class ClientState(Mapping[int, Tree]):
             tree: Tree = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
             return trees.move(tree, self.device)
         except Exception as error:  # of a file that is no Tree torch raises errors of many classes
-            reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:100]
+            reason = getattr(error, "strerror", None) or one_line(error)[:100]
             raise CheckpointError(
                 f"{file}, which client {client} keeps, cannot be read ({reason}): restore it from a copy, or delete "
                 f"{self.folder.parent} to start the run over"

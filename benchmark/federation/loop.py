@@ -23,6 +23,7 @@ from benchmark.errors import OutOfTimeError
 from benchmark.execution.base import Executor, PhaseInputs, VisitResult
 from benchmark.federation.accountant import PrivacyAccountant
 from benchmark.federation.aggregation import Aggregation, RankReplies
+from benchmark.federation.callbacks import Callback
 from benchmark.federation.checkpoint import Checkpoint
 from benchmark.federation.client_state import ClientState, LocalParts
 from benchmark.federation.communication import CommunicationLedger
@@ -35,31 +36,6 @@ from benchmark.rng import Streams
 from methods import trees
 from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, RoundContext, Tree
 from methods.core.recalibration import RECALIBRATE
-
-
-class Callback:
-    """Hooks of a federated loop; each does nothing unless overridden.
-
-    `line` is the round's line in `rounds.jsonl`.
-    """
-
-    def on_run_start(self, loop: "FederatedLoop") -> None:
-        """Called once, after the last completed round was restored."""
-
-    def on_phase_start(self, loop: "FederatedLoop", phase: Phase, visits: int) -> None:
-        """Called before the clients of a phase are visited; visits: their number on this rank."""
-
-    def on_visit_end(self, loop: "FederatedLoop", result: VisitResult) -> None:
-        """Called after each visit of this rank; copy what you keep of the reply, it may be the model's own tensors."""
-
-    def on_round_trained(self, loop: "FederatedLoop", line: dict[str, Any]) -> None:
-        """Called before the round is saved; may add scores to its line."""
-
-    def on_round_end(self, loop: "FederatedLoop", line: dict[str, Any]) -> None:
-        """Called after the round's checkpoint is on disk."""
-
-    def on_pause(self, loop: "FederatedLoop") -> None:
-        """Called when the next round would end after the deadline."""
 
 
 class FederatedLoop:

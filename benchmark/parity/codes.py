@@ -1,8 +1,8 @@
 """The authors' codes: a case for each repository."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from benchmark.errors import ConfigError
 from benchmark.parity.case import Case, set_hooks
 from benchmark.parity.files import ParityFile
-from benchmark.parity.inputs import CLASSES, DRAWS, GivenViews, ViewKey, generator, initial, name_key, normal
+from benchmark.parity.inputs import CLASSES, DRAWS, GivenViews, ViewKey, initial, name_key, normal
 from methods import trees
 from methods.base import FederatedMethod, Phase
 from methods.fedu2 import DIRECTIONS
@@ -22,9 +22,9 @@ class FedX(Case):
     """FedX, its ablations, and FedAvg over its SimCLR."""
 
     scenario = "fedx/cifar10"
-    default = MappingProxyType({"training.drop_last": False})
-    aliases: ClassVar = {"fedx": "predictor"}
-    terms: ClassVar = {
+    default: Mapping[str, Any] = {"training.drop_last": False}
+    aliases: Mapping[str, Any] = {"fedx": "predictor"}
+    terms: Mapping[str, Any] = {
         "relation_local": "local_relation", "contrast_global": "global_contrast", "relation_global": "global_relation"
     }  # fmt: skip
 
@@ -46,67 +46,55 @@ class FedX(Case):
 
 
 class FedDecorr(Case):
-    """FedDecorr, supervised."""
+    """FedDecorr, supervised: the local step of its repository is cross-entropy of one view."""
 
     scenario = "reference"
     method = "feddecorr"
-    default = MappingProxyType({"objective.num_views": 2})
-
-    def overrides(self) -> dict[str, Any]:
-        """With the local step of its repository: cross-entropy of one view."""
-        return super().overrides() | {
-            "objective": "supervised",
-            "objective.num_views": self.file.get("views_per_step"),
-            "method.weight": self.file.get("term_weights")["decorrelation"],
-        }
+    default: Mapping[str, Any] = {"objective.num_views": 2}
+    fixed: Mapping[str, Any] = {"objective": "supervised"}
+    settings: Mapping[str, Any] = {
+        "objective.num_views": "views_per_step", "method.weight": "term_weights.decorrelation"
+    }  # fmt: skip
 
     def labels(self) -> list[Tensor]:
         """Random labels, the same in all rounds."""
-        seed, sizes = self.file.seed, self.file.sizes
-        return [torch.from_numpy(generator(seed, DRAWS, k).integers(0, CLASSES, n)) for k, n in enumerate(sizes)]
+        return [torch.from_numpy(self.draws(k).integers(0, CLASSES, n)) for k, n in enumerate(self.file.sizes)]
 
 
 class SSD(Case):
     """SSD, and FedAvg over its alignment and uniformity."""
 
-    default = MappingProxyType({"training.views": "joint", "training.drop_last": False, "method.weighting": "examples"})
+    default: Mapping[str, Any] = {
+        "training.views": "joint",
+        "training.drop_last": False,
+        "method.weighting": "examples",
+    }
+    fixed: Mapping[str, Any] = {"objective": "align_uniform"}
+    settings: Mapping[str, Any] = {"objective.uniform_weight": lambda get: get("loss.uniform") / get("loss.align")}
+    stretch: Mapping[str, Any] = {
+        "method.alpha": "ssd.alpha", "method.variant": "ssd.variant",
+        "method.dsr_weight": "loss.dsr", "method.pd_weight": "loss.pd",
+    }  # fmt: skip
 
     def __init__(self, file: ParityFile) -> None:
         super().__init__(file)
-        loss = file.get("loss")
-        self.method = "ssd" if loss["dsr"] or loss["pd"] else "fedavg"
+        if file.get("loss.dsr") or file.get("loss.pd"):
+            self.method, self.settings = "ssd", {**self.settings, **self.stretch}
         self.scenario = f"ssd/cifar10-cross-{'silo' if file.get('drop_last') else 'device'}"  # the code's rule
-
-    def overrides(self) -> dict[str, Any]:
-        """With the weights of the terms, and SSD's stretch."""
-        loss = self.file.get("loss")
-        settings = super().overrides() | {
-            "objective": "align_uniform",
-            "objective.uniform_weight": loss["uniform"] / loss["align"],
-        }
-        if self.method == "ssd":
-            ssd = self.file.get("ssd")
-            settings |= {
-                "method.alpha": ssd["alpha"],
-                "method.dsr_weight": loss["dsr"],
-                "method.pd_weight": loss["pd"],
-                "method.variant": ssd["variant"],
-            }
-        return settings
 
     def prepare(self, method: FederatedMethod, data: GivenViews) -> None:
         """The basis and the clients' dimensions."""
         if self.method != "ssd":
             return
-        seed, ssd, start = self.file.seed, self.file.get("ssd"), method.init_server
+        ssd, start = self.file.get("ssd"), method.init_server
         width, per_client = ssd["width"], ssd["own_dimensions"]
 
         def init_server(round_context: Any) -> Any:
             server = start(round_context)
-            order = torch.from_numpy(generator(seed, DRAWS, 1).permutation(width))
+            order = torch.from_numpy(self.draws(1).permutation(width))
             for client, scale in server["scales"].items():
                 scale.fill_(1.0)[order[client * per_client : (client + 1) * per_client]] = ssd["alpha"]
-            random = torch.from_numpy(generator(seed, DRAWS, 0).standard_normal((width, width), dtype="float32"))
+            random = normal(self.file.seed, DRAWS, 0, shape=(width, width))
             return {**server, "basis": {"Q": torch.linalg.qr(random).Q}}
 
         set_hooks(method, init_server=init_server)
@@ -116,38 +104,30 @@ class EasyFL(Case):
     """FedU, FedEMA, and FedAvg over BYOL."""
 
     scenario = "fedema/cifar10"
-    methods: ClassVar = {"global": "fedavg", "dapu": "fedu", "dynamic_dapu": "fedema"}
+    author_bugs = "a client's first target is the online network itself"
+    default: Mapping[str, Any] = {
+        "training.views": "joint", "training.drop_last": False, "objective.first_target": "copy",
+    }  # fmt: skip
+    fixed: Mapping[str, Any] = {"objective": "byol"}
+    settings: Mapping[str, Any] = {
+        "objective.momentum": "target_momentum",
+        "heads.projector": lambda get: get("projector")[1:],
+        "heads.predictor": lambda get: get("predictor")[1],
+    }
+    methods: Mapping[str, Any] = {"global": "fedavg", "dapu": "fedu", "dynamic_dapu": "fedema"}
 
     def __init__(self, file: ParityFile) -> None:
         super().__init__(file)
-        update = file.get("options")["update_predictor"]
+        update = file.get("options.update_predictor")
         if update not in self.methods:
             raise ConfigError(f"{file.path}: update_predictor={update} is none of {', '.join(self.methods)}")
         self.method = self.methods[update]
-        self.author_bugs = "a client's first target is the online network itself"
-        extra = {"method.keep_statistics": False} if self.method == "fedema" else {}
-        self.default = {
-            "training.views": "joint",
-            "training.drop_last": False,
-            "objective.first_target": "copy",
-        } | extra
-        if self.method == "fedema":
-            self.author_bugs += "; above mu = 0.5 the predictor's running statistics are the client's"
-
-    def overrides(self) -> dict[str, Any]:
-        """With the widths of the heads, and the options of the method."""
-        options, get = self.file.get("options"), self.file.get
-        settings = super().overrides() | {
-            "objective": "byol",
-            "objective.momentum": get("target_momentum"),
-            "heads.projector": get("projector")[1:],
-            "heads.predictor": get("predictor")[1],
-        }
         if self.method == "fedu":
-            settings["method.threshold"] = options["dapu_threshold"]
+            self.settings = {**self.settings, "method.threshold": "options.dapu_threshold"}
         if self.method == "fedema":
-            settings["method.tau"] = options["auto_scaler_target"]
-        return settings
+            self.settings = {**self.settings, "method.tau": "options.auto_scaler_target"}
+            self.author_bugs += "; above mu = 0.5 the predictor's running statistics are the client's"
+            self.default = {**self.default, "method.keep_statistics": False}
 
 
 class FedU2(Case):
@@ -157,21 +137,17 @@ class FedU2(Case):
     method = "fedu2"
     exact = 1e-5  # the authors' solver stops before it is at the minimum
     author_bugs = "the solver ends before the minimum, for two clients at its start; updates of any length count as 2"
-    default = MappingProxyType({
+    default: Mapping[str, Any] = {
         "training.views": "joint", "training.max_epochs": None, "method.draws": "batch", "method.solver": "exact",
         "method.length": "mean", "method.weighting": "examples", "objective.form": "full",
-    })  # fmt: skip
-    kinds: ClassVar = {"tangents": (0,), "samples": (1,), "directions": (2, DIRECTIONS)}
-
-    def overrides(self) -> dict[str, Any]:
-        """With the regulariser's weight and the server's rate."""
-        get = self.file.get
-        return super().overrides() | {
-            "heads.projector": get("projector")[1:],
-            "objective.temperature": get("temperature"),
-            "method.weight": get("fur")["weight"],
-            "method.server_rate": get("server")["rate"],
-        }
+    }  # fmt: skip
+    settings: Mapping[str, Any] = {
+        "heads.projector": lambda get: get("projector")[1:],
+        "objective.temperature": "temperature",
+        "method.weight": "fur.weight",
+        "method.server_rate": "server.rate",
+    }
+    kinds: Mapping[str, Any] = {"tangents": (0,), "samples": (1,), "directions": (2, DIRECTIONS)}
 
     def prepare(self, method: FederatedMethod, data: GivenViews) -> None:
         """Points and directions of each view."""
@@ -195,18 +171,14 @@ class FedSC(Case):
     scenario = "fedsc/cifar10"
     method = "fedsc"
     author_bugs = "the rate is asked for outside the scheduler's step, so that each round's decay counts twice"
-    default = MappingProxyType({"schedule.name": "cosine"})
-
-    def overrides(self) -> dict[str, Any]:
-        """With the width of its network and the settings of its matrices."""
-        get, fedsc = self.file.get, self.file.get("fedsc")
-        return super().overrides() | {
-            "encoder.width": get("network")["width"],
-            "training.clip_norm": get("clip_norm"),
-            "objective.mu": fedsc["mu"],
-            "method.passes": fedsc["passes"],
-            "method.sigma": fedsc["sigma"],  # the files have no noise, the code always some
-        }
+    default: Mapping[str, Any] = {"schedule.name": "cosine"}
+    settings: Mapping[str, Any] = {
+        "encoder.width": "network.width",
+        "training.clip_norm": "clip_norm",
+        "objective.mu": "fedsc.mu",
+        "method.passes": "fedsc.passes",
+        "method.sigma": "fedsc.sigma",  # the files have no noise, the code always some
+    }
 
     def view_key(self, phase: Phase, round: int) -> ViewKey:
         """The passes that measure come after all epochs."""
@@ -219,22 +191,19 @@ class LDAWA(Case):
     scenario = "ldawa/cifar100-e1"
     method = "ldawa"
     author_bugs = "running statistics are scaled by their cosines"
-    default = MappingProxyType({"method.statistics": "mean"})
+    default: Mapping[str, Any] = {"method.statistics": "mean"}
 
     def overrides(self) -> dict[str, Any]:
-        """The first round of the method's mean."""
-        return {
-            "federation.rounds": self.file.get("rounds"),
-            "encoder.class": "methods.networks.resnet18",
-            "method.start": self.file.get("start"),
-        }
+        """The first rounds of the method's mean; nothing is trained."""
+        encoder = {"encoder.class": "methods.networks.resnet18"}
+        return encoder | {"federation.rounds": self.file.get("rounds"), "method.start": self.file.get("start")}
 
     def prepare(self, method: FederatedMethod, data: GivenViews) -> None:
         """No training; clients reply with the given weights."""
-        seed, plan = self.file.seed, method.plan
+        plan = method.plan
 
         def given_weights(client: int, round: int, name: str, like: Tensor) -> Tensor:
-            z = torch.from_numpy(generator(seed, DRAWS, client, round, name_key(name)).standard_normal(like.shape))
+            z = torch.from_numpy(self.draws(client, round, name_key(name)).standard_normal(like.shape))
             if name.endswith("running_mean"):
                 value = 0.1 * (client + 1) + z
             elif name.endswith("running_var"):
@@ -242,7 +211,7 @@ class LDAWA(Case):
             elif name == "projector.0.bias" and client == 0:
                 value = torch.zeros_like(z)
             else:
-                base = initial(seed, name, like.shape).double()
+                base = initial(self.file.seed, name, like.shape).double()
                 value = base + 0.4 * (client + 1) * (round + 1) * base.square().mean().sqrt() * z
             return value.float().to(like)
 
@@ -252,11 +221,7 @@ class LDAWA(Case):
                 trees.put(weights, path, given_weights(visit.client.id, visit.round, ".".join(path), leaf))
             return {"weights": weights}, visit.memory
 
-        set_hooks(
-            method,
-            reply=reply,
-            plan=lambda number: tuple(replace(each, work="none") for each in plan(number)),
-        )
+        set_hooks(method, reply=reply, plan=lambda number: tuple(replace(each, work="none") for each in plan(number)))
 
 
 class Orchestra(Case):
@@ -267,10 +232,19 @@ class Orchestra(Case):
     first = 1e-5  # clusterings precede it, and round too
     first_round = 1
     author_bugs = "the online networks pass over the first view too, whose result is not used"
-    default = MappingProxyType({
+    default: Mapping[str, Any] = {
         "training.views": "joint", "training.drop_last": False, "objective.target_first": False,
         "method.start_rows": "random", "method.weighting": "examples",
-    })  # fmt: skip
+    }  # fmt: skip
+    settings: Mapping[str, Any] = {
+        "objective.temperature": "temperature",
+        "objective.momentum": "ema",
+        "objective.clusters": "global_clusters",
+        "objective.bank": "memory",
+        "method.local_clusters": "local_clusters",
+        "method.server_steps": "server.steps",
+        "method.server_lr": "server.lr",
+    }
 
     def __init__(self, file: ParityFile) -> None:
         super().__init__(file)
@@ -282,39 +256,24 @@ class Orchestra(Case):
                 "whole batches have to fill it"
             )
 
-    def overrides(self) -> dict[str, Any]:
-        """With its clusters, its memory and its target."""
-        get = self.file.get
-        return super().overrides() | {
-            "objective.temperature": get("temperature"),
-            "objective.momentum": get("ema"),
-            "objective.clusters": get("global_clusters"),
-            "objective.bank": get("memory"),
-            "method.local_clusters": get("local_clusters"),
-            "method.server_steps": get("server")["steps"],
-            "method.server_lr": get("server")["lr"],
-        }
-
     def view_key(self, phase: Phase, round: int) -> ViewKey:
         """The first clustering is in round 0."""
         return ViewKey(0 if phase.name == "initialise" else round + 1)
 
     def prepare(self, method: FederatedMethod, data: GivenViews) -> None:
         """The first global centroids, and where local clusters start; the file's memory begins with the oldest row."""
-        seed, size, start = self.file.seed, self.file.get("batch_size"), method.init_server
+        size, start = self.file.get("batch_size"), method.init_server
 
         def init_server(round_context: Any) -> Any:
             server = start(round_context)
-            shape = server["centroids"]["mu"].shape
-            mu = torch.from_numpy(generator(seed, DRAWS, 100).standard_normal(shape))
+            mu = torch.from_numpy(self.draws(100).standard_normal(server["centroids"]["mu"].shape))
             return {**server, "centroids": {"mu": normalize(mu, dim=1).float() * self.file.get("mu_length")}}
 
         def cluster(visit: Any, rows: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
-            round = data.key.round
-            prefix = (seed, DRAWS, visit.client.id, round)
-            starts = torch.from_numpy(generator(*prefix, 101).permutation(len(rows))[:clusters])
-            spare = torch.from_numpy(generator(*prefix, 102).integers(0, len(rows), (5, clusters)))
-            if round:  # the bank begins with its latest batch
+            place = visit.client.id, data.key.round
+            starts = torch.from_numpy(self.draws(*place, 101).permutation(len(rows))[:clusters])
+            spare = torch.from_numpy(self.draws(*place, 102).integers(0, len(rows), (5, clusters)))
+            if data.key.round:  # the bank begins with its latest batch
                 oldest_first = torch.cat(torch.arange(len(rows)).split(size)[::-1])
                 starts, spare = oldest_first[starts], oldest_first[spare]
             return equal_clusters(rows, clusters, visit.stream, draws=(starts, spare))
@@ -329,25 +288,17 @@ class FLESD(Case):
     method = "flesd"
     absent = 0
     author_bugs = "the first batches of each epoch of the distillation make no step, though the anchors are full"
-    default = MappingProxyType({
+    default: Mapping[str, Any] = {
         "training.views": "joint", "objective.form": "full", "method.fill_anchors": False, "method.drop_last": False,
-    })  # fmt: skip
-
-    def overrides(self) -> dict[str, Any]:
-        """With the settings of the distillation."""
-        get = self.file.get
-        return super().overrides() | {
-            "objective.temperature": get("temperature"),
-            "method.kept": get("percent") / 100,
-            "method.teacher_temperature": get("distil_temperature"),
-            "method.student_temperature": get("distil_temperature"),
-            "method.anchors": get("anchors"),
-            "method.momentum": get("momentum"),
-            "method.distil_epochs": get("distil_epochs"),
-            "method.distil_batch_size": get("distil_batch_size"),
-            "method.distil_lr": get("distil_lr"),
-            "method.distil_weight_decay": get("distillation_optimizer")["weight_decay"],
-        }
+    }  # fmt: skip
+    settings: Mapping[str, Any] = {
+        "objective.temperature": "temperature",
+        "method.kept": lambda get: get("percent") / 100,
+        "method.teacher_temperature": "distil_temperature",
+        "method.student_temperature": "distil_temperature",
+        "method.distil_weight_decay": "distillation_optimizer.weight_decay",
+        **{f"method.{k}": k for k in ("anchors", "momentum", "distil_epochs", "distil_batch_size", "distil_lr")},
+    }
 
     def view_key(self, phase: Phase, round: int) -> ViewKey:
         """Public images are as they are in `infer`; the views of the distillation are numbered from 1."""
@@ -370,7 +321,7 @@ CASES: dict[str, type[Case]] = {
 
 def case(file: ParityFile) -> Case:
     """The case of a file's repository; ConfigError where its setting cannot be run."""
-    repository = str(file.what.get("repository", "")).removeprefix("github.com/")
+    repository = file.repository
     if repository not in CASES:
         raise ConfigError(f"{file.path} is of {repository or 'no repository'}: known are {', '.join(CASES)}")
     if file.setting.get("participation", 1.0) != 1.0:

@@ -2,16 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
 from benchmark.parity.case import Case
-from benchmark.parity.files import SERVER, Numbers, ParityFile, RoundClient
+from benchmark.parity.files import KINDS, SERVER, Numbers, ParityFile, RoundClient
 from benchmark.parity.inputs import Fingerprint
 
-KINDS = ("losses", "weights")
-"""What a difference may be of."""
 GROWTH = 10.0
 """Later float32 numbers may differ by this factor more than two runs of one code do: rounding grows so much a step."""
 FLOOR = 1e-3
@@ -32,32 +29,22 @@ class Difference(NamedTuple):
     size: float
 
     @property
-    def kind(self) -> int:
-        """Index in `KINDS`."""
-        return int(self.step is None)
+    def kind(self) -> str:
+        """One of KINDS."""
+        return KINDS[self.step is None]
 
 
-Limit = Callable[[Difference], float]
-"""The largest size of a difference that is allowed."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A file's numbers beside ours in one precision: all differences, and what is allowed of each."""
+class Comparison(NamedTuple):
+    """A file's numbers beside ours in one precision: all differences, and the largest size that is allowed of each."""
 
     precision: str
     differences: Sequence[Difference]
-    limit: Limit
+    limit: Callable[[Difference], float]
 
     @property
     def beyond(self) -> list[Difference]:
         """Differences larger than allowed: losses, then tensors, in the order of the run."""
         return [difference for difference in self.differences if not difference.size <= self.limit(difference)]
-
-
-def loss_difference(ours: float, theirs: float) -> float:
-    """Relative difference of a loss."""
-    return abs(ours - theirs) / max(abs(theirs), 1e-12)
 
 
 def fingerprint_difference(ours: Fingerprint, theirs: Fingerprint) -> float:
@@ -68,12 +55,17 @@ def fingerprint_difference(ours: Fingerprint, theirs: Fingerprint) -> float:
 
 def differences(ours: Numbers, theirs: Numbers) -> Iterator[Difference]:
     """Every number of theirs beside ours: losses, then tensors, by round; clients come before the server."""
-    for at in sorted(theirs.losses, key=_in_time):
+
+    def in_time(at: RoundClient) -> tuple[int, bool, int]:
+        return at[0], at[1] == SERVER, at[1]
+
+    for at in sorted(theirs.losses, key=in_time):
         our_losses, their_losses = ours.losses.get(at, []), theirs.losses[at]
         for step in range(max(len(our_losses), len(their_losses))):
             a, b = tuple(our_losses[step : step + 1]), tuple(their_losses[step : step + 1])
-            yield Difference(at, step, "", a, b, loss_difference(*a, *b) if a and b else math.inf)
-    for at in sorted(theirs.weights, key=_in_time):
+            size = abs(a[0] - b[0]) / max(abs(b[0]), 1e-12) if a and b else math.inf
+            yield Difference(at, step, "", a, b, size)
+    for at in sorted(theirs.weights, key=in_time):
         for name, their_print in theirs.weights[at].items():
             our_print = ours.weights.get(at, {}).get(name)
             size = math.inf if our_print is None else fingerprint_difference(our_print, their_print)
@@ -85,7 +77,7 @@ def compare(case: Case, ours: dict[str, Numbers]) -> list[Comparison]:
     compared = []
     for precision, theirs in case.file.sections.items():
         all_differences = list(differences(ours["64-true" if case.file.rounding else precision], theirs))
-        limit = _constant(case.exact) if precision == "64-true" else _by_rounding(case, theirs, ours)
+        limit = (lambda _: case.exact) if precision == "64-true" else _by_rounding(case, theirs, ours)
         compared.append(Comparison(precision, all_differences, limit))
     return compared
 
@@ -101,16 +93,7 @@ def needed(file: ParityFile) -> list[str]:
     return ["32-true", "64-true"] if set(file.sections) == {"32-true"} else list(file.sections)
 
 
-def _in_time(at: RoundClient) -> tuple[int, bool, int]:
-    """Key that sorts in the order of the run."""
-    return at[0], at[1] == SERVER, at[1]
-
-
-def _constant(limit: float) -> Limit:
-    return lambda difference: limit
-
-
-def _by_rounding(case: Case, theirs: Numbers, ours: dict[str, Numbers]) -> Limit:
+def _by_rounding(case: Case, theirs: Numbers, ours: dict[str, Numbers]) -> Callable[[Difference], float]:
     """What is allowed in float32: little at the first step, then what rounding has done by the end of the round.
 
     That is, in this order: what the file has on it; how far the authors' float32 is from their float64; or ours from
@@ -118,14 +101,14 @@ def _by_rounding(case: Case, theirs: Numbers, ours: dict[str, Numbers]) -> Limit
     """
     file = case.file
     if file.rounding:
-        measured = [(round, kind, size) for round, sizes in file.rounding.items() for kind, size in enumerate(sizes)]
+        measured = [(round, kind, size) for round, sizes in file.rounding.items() for kind, size in sizes.items()]
     else:
         authors = "64-true" in file.sections
         pair = (theirs, file.sections["64-true"]) if authors else (ours["32-true"], ours["64-true"])
         measured = [(each.at[0], each.kind, each.size) for each in differences(*pair) if math.isfinite(each.size)]
 
     @cache
-    def by_round(round: int, kind: int) -> float:
+    def by_round(round: int, kind: str) -> float:
         sizes = [size for at, of, size in measured if of == kind and at <= round]
         return max(case.first, GROWTH * max(sizes, default=0.0))
 

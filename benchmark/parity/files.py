@@ -5,7 +5,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from benchmark.parity.inputs import Fingerprint
 
 SERVER = -1
 """In the place of a client's id: the server."""
+
+KINDS = ("losses", "weights")
+"""What numbers are of."""
 
 RoundClient = tuple[int, int]
 """The file's number of a round, and a client's id or SERVER."""
@@ -42,11 +46,22 @@ class ParityFile:
     content: Mapping[str, Any]
 
     def get(self, *names: str) -> Any:
-        """The setting under the first of some names that the file has."""
+        """The setting under the first of some names that the file has; `a.b`: what `a` has under `b`."""
         for name in names:
-            if name in self.setting:
-                return self.setting[name]
+            first, *inner = name.split(".")
+            if first in self.setting:
+                return reduce(getitem, inner, self.setting[first])
         raise ConfigError(f"{self.path}: its setting has no {' or '.join(names)}")
+
+    @property
+    def repository(self) -> str:
+        """Of the authors' code, as OWNER/NAME."""
+        return str(self.what.get("repository", "")).removeprefix("github.com/")
+
+    @property
+    def steps(self) -> int:
+        """Steps of all clients and of the server."""
+        return sum(map(len, next(iter(self.sections.values())).losses.values()))
 
     @property
     def seed(self) -> int:
@@ -68,10 +83,10 @@ class ParityFile:
         return sections
 
     @cached_property
-    def rounding(self) -> dict[int, tuple[float, float]]:
+    def rounding(self) -> dict[int, dict[str, float]]:
         """Round -> departure of losses and of weights when the authors' code starts from perturbed weights."""
         rounding = self.content.get("rounding", {})
-        return {int(round): (by["losses"], by["weights"]) for round, by in rounding.items() if round.isdigit()}
+        return {int(round): {kind: by[kind] for kind in KINDS} for round, by in rounding.items() if round.isdigit()}
 
 
 def read(path: Path) -> ParityFile:

@@ -2,8 +2,6 @@
 
 import json
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,8 @@ from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment import factory
 from benchmark.experiment.building import build_loop
 from benchmark.experiment.data import Clients
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.callbacks import Callback
+from benchmark.federation.loop import FederatedLoop
 from benchmark.parity.case import Case
 from benchmark.parity.files import SERVER, Numbers
 from benchmark.parity.inputs import GivenViews, fingerprint, initial
@@ -59,7 +58,8 @@ def replay(case: Case, precision: str, device: str = "auto", **settings: Any) ->
     executor = SequentialExecutor(fabric, method, data, factory.local_training(config), Streams(seed))
     clients = Clients(data.parts, case.absent)
     recorder = Recorder(case, method, data, expected)
-    with tempfile.TemporaryDirectory() as folder, without_tf32():
+    factory.set_numerics(tf32=False, deterministic=False)  # float32 is float32 on a GPU too
+    with tempfile.TemporaryDirectory() as folder:
         loop = build_loop(config, factory.executor(config, executor), clients, Path(folder))
         loop.callbacks = [recorder]
         loop.fit()
@@ -74,20 +74,6 @@ def one_device(config: DictConfig) -> Fabric:
     fabric = Fabric(accelerator=kind, devices=1, precision=config.training.precision, plugins=[LightningEnvironment()])
     fabric.launch()
     return fabric
-
-
-@contextmanager
-def without_tf32() -> Iterator[None]:
-    """Context in which a GPU computes in float32 what is asked for in float32."""
-    backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    before = [backend.allow_tf32 for backend in backends]
-    for backend in backends:
-        backend.allow_tf32 = False
-    try:
-        yield
-    finally:
-        for backend, allowed in zip(backends, before, strict=True):
-            backend.allow_tf32 = allowed
 
 
 def load_initial(case: Case, method: FederatedMethod) -> None:

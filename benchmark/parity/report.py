@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from omegaconf import OmegaConf
 
 from benchmark.parity.case import Case
-from benchmark.parity.compare import KINDS, Comparison, Difference, differences, is_first_step
-from benchmark.parity.files import SERVER, Numbers, ParityFile
+from benchmark.parity.compare import Comparison, Difference, differences, is_first_step
+from benchmark.parity.files import KINDS, SERVER, Numbers
 from benchmark.parity.replay import compose_case, replay
 from leaderboards.pages.parity import Effect, Precision, Result
 
@@ -17,15 +17,19 @@ def lines(case: Case, compared: list[Comparison]) -> Iterator[str]:
     """A file's lines: what it is, the largest differences of each round, and the first beyond what is allowed."""
     file = case.file
     commit = str(file.what.get("commit", ""))[:7]
-    length = f"{len(file.sizes)} clients, {file.get('rounds')} rounds, {_steps(file)} steps"
+    length = f"{len(file.sizes)} clients, {file.get('rounds')} rounds, {file.steps} steps"
     yield f"{file.path.name}: {file.what['repository']} {commit}, {length}; {case.scenario} {case.method}"
     for comparison in compared:
         for round in sorted({difference.at[0] for difference in comparison.differences}):
-            largest = [_largest(comparison, round, kind) for kind in KINDS]
-            yield f"  {PRECISIONS[comparison.precision]}, round {round}: {', '.join(filter(None, largest))}"
+            of_round = [difference for difference in comparison.differences if difference.at[0] == round]
+            largest = [
+                f"{kind} {max(d.size for d in group):.1e} (allowed {max(map(comparison.limit, group)):.0e})"
+                for kind in KINDS
+                if (group := _of_kind(of_round, kind))
+            ]
+            yield f"  {PRECISIONS[comparison.precision]}, round {round}: {', '.join(largest)}"
         for kind in KINDS:
-            beyond = _of_kind(comparison.beyond, kind)
-            if beyond:
+            if beyond := _of_kind(comparison.beyond, kind):
                 yield f"  BEYOND {described(beyond[0], comparison)}; {len(beyond)} {kind} in all"
 
 
@@ -51,12 +55,12 @@ def result(case: Case, compared: list[Comparison], measured: Iterable[Effect] = 
         objective=compose_case(case, "32-true").objective.name,
         scenario=case.scenario,
         paper=str(what.get("paper", "")),
-        repository=str(what.get("repository", "")).removeprefix("github.com/"),
+        repository=file.repository,
         commit=str(what.get("commit", ""))[:7],
         driven=driven if isinstance(driven, str) else "; ".join(driven),
         clients=len(file.sizes),
         rounds=file.get("rounds"),
-        steps=_steps(file),
+        steps=file.steps,
         author_bugs=case.author_bugs,
         precisions={
             PRECISIONS[comparison.precision]: Precision(*_largest_of_each(case, comparison.differences))
@@ -69,23 +73,12 @@ def result(case: Case, compared: list[Comparison], measured: Iterable[Effect] = 
 
 def _largest_of_each(case: Case, group: Sequence[Difference]) -> list[float | None]:
     """The largest of the first step's losses, of all losses and of all tensors, to two digits."""
-    losses, weights = (_of_kind(group, kind) for kind in KINDS)
-    first = [difference for difference in losses if is_first_step(case, difference)]
-    return [_two_digits(each) for each in (first, losses, weights)]
+    groups = ([each for each in group if is_first_step(case, each)], *(_of_kind(group, kind) for kind in KINDS))
+    return [float(f"{max(each.size for each in some):.1e}") if some else None for some in groups]
 
 
 def _of_kind(group: Iterable[Difference], kind: str) -> list[Difference]:
-    return [difference for difference in group if KINDS[difference.kind] == kind]
-
-
-def _two_digits(group: Iterable[Difference]) -> float | None:
-    largest = max((difference.size for difference in group), default=None)
-    return None if largest is None else float(f"{largest:.1e}")
-
-
-def _steps(file: ParityFile) -> int:
-    """Steps of all clients and of the server."""
-    return sum(map(len, next(iter(file.sections.values())).losses.values()))
+    return [difference for difference in group if difference.kind == kind]
 
 
 def described(difference: Difference, comparison: Comparison) -> str:
@@ -96,11 +89,3 @@ def described(difference: Difference, comparison: Comparison) -> str:
     ours, theirs = (", ".join(f"{value:.9g}" for value in side) or "missing" for side in difference[3:5])
     size = f"{difference.size:.1e}, allowed {comparison.limit(difference):.1e}"
     return f"round {round}, {who}, {what}: {ours} instead of {theirs} ({size})"
-
-
-def _largest(comparison: Comparison, round: int, kind: str) -> str:
-    """The largest difference of a round's losses or tensors, and what is allowed at most; empty without any."""
-    group = [difference for difference in _of_kind(comparison.differences, kind) if difference.at[0] == round]
-    if not group:
-        return ""
-    return f"{kind} {max(d.size for d in group):.1e} (allowed {max(map(comparison.limit, group)):.0e})"

@@ -25,10 +25,10 @@ MEASUREMENTS = {
     "views": ("views", "Views: whole batches, eager and compiled, beside torchvision's image by image"),
     "ranks": ("scaling", "One rank more"),
     "scale": ("scaling", "From 10 to 100,000 clients at a cohort of 10"),
-    "terms": ("microbenchmarks", "Terms of a million clients, and of large images"),
+    "terms": ("terms", "Terms of a million clients, and of large images"),
     "startup": ("overhead", "Start-up to the first step"),
-    "evaluation": ("microbenchmarks", "Evaluation: probes on cached features, beside loaders and scikit-learn"),
-    "threads": ("threads", "Evaluation: a probe's steps on one thread and on all, on cores that others use"),
+    "evaluation": ("evaluation", "Evaluation: probes on cached features, beside loaders and scikit-learn"),
+    "threads": ("evaluation", "Evaluation: a probe's steps on one thread and on all, on cores that others use"),
 }
 """Measurement -> the module with a function of this name, and its title."""
 

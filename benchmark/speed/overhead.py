@@ -17,20 +17,11 @@ from rich.console import Console
 from benchmark.configuration.compose import compose
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment.experiment import Experiment
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.callbacks import Callback
+from benchmark.federation.loop import FederatedLoop
+from benchmark.speed import timing
 from benchmark.speed.peer.workload import PATH
-from benchmark.speed.timing import (
-    ON_CPU,
-    Line,
-    Log,
-    interleaved,
-    line_times,
-    ratio,
-    run_command,
-    run_process,
-    seconds,
-    spread,
-)
+from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, ratio, run_command, seconds, spread, values_of
 from benchmark.tracking.progress import Display
 from methods import trees
 from methods.base import FederatedMethod, Mean, Phase
@@ -84,10 +75,7 @@ def startup(repetitions: int, log: Log) -> list[Line]:
     """From the command until the first round, of one client and one step, is on disk; over the imports alone."""
     values = interleaved({"first step": _first_step, "imports": _imports}, repetitions, log)
     first = ratio(values, "first step", "imports")
-    return [
-        Line("digits: first step / `import torch, lightning`", first, goal="<= 2.50"),
-        *(Line(name, spread(values[name]), "s") for name in values),
-    ]
+    return [Line("digits: first step / `import torch, lightning`", first, goal="<= 2.50"), *values_of(values, "s")]
 
 
 def _imports() -> float:
@@ -100,8 +88,8 @@ def _imports() -> float:
 def _first_step() -> float:
     """Seconds until the first line of `rounds.jsonl`, which follows the checkpoint."""
     short = ("federation.rounds=1", "federation.participation=0.1", "training.steps=1")
-    with run_command("digits", *short) as (command, folder), line_times(folder / "rounds.jsonl") as times:
-        run_process(command)
+    with run_command("digits", *short) as (command, folder), timing.line_times(folder / "rounds.jsonl") as times:
+        timing.run_process(command)
     return times[0]
 
 

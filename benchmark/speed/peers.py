@@ -15,25 +15,14 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 
+from benchmark.speed import timing
 from benchmark.speed.peer.workload import CORES, PATH, ROUNDS, source
-from benchmark.speed.timing import (
-    ON_CPU,
-    Line,
-    Log,
-    Process,
-    interleaved,
-    line_times,
-    ratio,
-    run_command,
-    run_process,
-    spread,
-)
+from benchmark.speed.timing import ON_CPU, Line, Log, Process, interleaved, ratio, values_of
 
 PEER = PATH.parent
 REPOSITORY = PEER.parents[2]
@@ -70,27 +59,8 @@ QUANTITIES = {
     "first": ("start until the first round is done", "s"),
     "peak_mib": ("peak memory (PSS)", "MiB"),
 }
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """Times and memory of a run.
-
-    ends: of its rounds, in seconds since the start of the process. peak_mib: proportional set size of all processes.
-    """
-
-    ends: tuple[float, ...]
-    peak_mib: float
-
-    @property
-    def round(self) -> float:
-        """Seconds of a round: the median of all but the first."""
-        return statistics.median(end - start for start, end in pairwise(self.ends))
-
-    @property
-    def first(self) -> float:
-        """Seconds until the first round is done."""
-        return self.ends[0]
+Quantities = dict[str, float]
+"""Of a run: each of QUANTITIES."""
 
 
 def peers(repetitions: int, log: Log) -> list[Line]:
@@ -104,35 +74,35 @@ def peers(repetitions: int, log: Log) -> list[Line]:
     for views in VIEWS:
         for batch in BATCHES:
             log(f"{views} views, batch {batch}, seconds a round:")
-            runs: dict[str, Callable[[], FinishedRun]] = {OURS: partial(run_ours, views, batch)}
+            runs: dict[str, Callable[[], Quantities]] = {OURS: partial(run_ours, views, batch)}
             runs |= {name: partial(run_peer, python, module, views, batch) for name, module in PROGRAMS.items()}
-            lines += compare(views, batch, interleaved(runs, repetitions, log, shown=attrgetter("round")))
+            lines += compare(views, batch, interleaved(runs, repetitions, log, shown=itemgetter("round")))
     return lines
 
 
-def compare(views: str, batch: int, runs: Mapping[str, Sequence[FinishedRun]]) -> list[Line]:
+def compare(views: str, batch: int, runs: Mapping[str, Sequence[Quantities]]) -> list[Line]:
     """For each quantity our ratio to each of the others, then the value of each."""
     lines = []
     for quantity, (what, unit) in QUANTITIES.items():
-        values = {name: [getattr(run, quantity) for run in finished] for name, finished in runs.items()}
+        values = {name: [run[quantity] for run in finished] for name, finished in runs.items()}
         where = f"{what}, {views} views, batch {batch}"
         lines += [
             Line(f"{where}: {OURS} / {name}", ratio(values, OURS, name), goal=GOALS.get((quantity, views, name), ""))
             for name in PROGRAMS
         ]
-        lines += [Line(f"{where}: {name}", spread(measured), unit) for name, measured in values.items()]
+        lines += values_of(values, unit, f"{where}: {{}}")
     return lines
 
 
-def run_ours(views: str, batch: int) -> FinishedRun:
+def run_ours(views: str, batch: int) -> Quantities:
     """Our run, as a user starts it."""
     overrides = (*SETTINGS, *VIEWS[views], f"training.batch_size={batch}")
-    with run_command(PATH, *overrides) as (command, folder), line_times(folder / "rounds.jsonl") as ends:
+    with timing.run_command(PATH, *overrides) as (command, folder), timing.line_times(folder / "rounds.jsonl") as ends:
         process = _run(command)
     return check_rounds(ends, process)
 
 
-def run_peer(python: Path, module: str, views: str, batch: int) -> FinishedRun:
+def run_peer(python: Path, module: str, views: str, batch: int) -> Quantities:
     """A run of one of the others; its program prints the times at which its rounds ended."""
     process = _run((str(python), "-m", module, views, str(batch)))
     return check_rounds([float(end) for end in re.findall(r"round over after (\S+) s", process.output)], process)
@@ -142,14 +112,18 @@ def _run(command: Sequence[str]) -> Process:
     """Run a command in a temporary folder, with the time of its start as `T0` in its environment."""
     with tempfile.TemporaryDirectory() as folder:
         places = {"PYTHONPATH": str(REPOSITORY), "RAY_TMPDIR": folder, "FLWR_HOME": folder}
-        return run_process(command, env={**places, "T0": repr(time.time())}, cwd=Path(folder))
+        return timing.run_process(command, env={**places, "T0": repr(time.time())}, cwd=Path(folder))
 
 
-def check_rounds(ends: Sequence[float], process: Process) -> FinishedRun:
-    """The run's times and memory; RuntimeError unless it finished every round."""
+def check_rounds(ends: Sequence[float], process: Process) -> Quantities:
+    """The run's quantities; RuntimeError unless it finished every round.
+
+    ends: of its rounds, in seconds since the start of the process. A round is the median of all but the first.
+    """
     if len(ends) != ROUNDS:
         raise RuntimeError(f"{len(ends)} of {ROUNDS} rounds were seen; the run's output: {process.output[-2000:]}")
-    return FinishedRun(tuple(ends), process.peak_mib)
+    rounds = [end - start for start, end in pairwise(ends)]
+    return {"round": statistics.median(rounds), "first": ends[0], "peak_mib": process.peak_mib}
 
 
 def install(log: Log) -> Path:

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmark.disk import write_json
 from benchmark.speed.timing import Line, Spread
 from benchmark.tracking.provenance import commit, hardware
 
@@ -40,19 +41,16 @@ def save(docs: Path, name: str, title: str, lines: Iterable[Line]) -> None:
         "date": today(),
         "lines": [asdict(line) for line in lines],
     }
-    file = docs / "performance" / f"{name}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_json(docs / "performance" / f"{name}.json", content)
 
 
 def read(docs: Path) -> dict[str, dict[str, Any]]:
     """Name -> the saved measurement, with its lines as `Line`s."""
-    results = {
-        file.stem: json.loads(file.read_text(encoding="utf-8"))
-        for file in sorted((docs / "performance").glob("*.json"))
-    }
-    for content in results.values():
-        content["lines"] = [Line(**{**line, "value": Spread(**line["value"])}) for line in content["lines"]]
+    results = {}
+    for file in sorted((docs / "performance").glob("*.json")):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        lines = [Line(**{**line, "value": Spread(**line["value"])}) for line in content["lines"]]
+        results[file.stem] = {**content, "lines": lines}
     return results
 
 
@@ -71,15 +69,19 @@ def render(text: str, results: dict[str, dict[str, Any]]) -> str:
 def fill(text: str, tables: Mapping[str, str]) -> str:
     """The page with what is between each `<!-- NAME -->` and `<!-- end -->` replaced by the table of that name."""
 
-    def replace(match: re.Match[str]) -> str:
-        return f"<!-- {match[1]} -->\n{tables.get(match[1], 'Not measured yet.')}\n<!-- end -->"
+    return re.sub(
+        r"(<!-- (\w+) -->\n).*?(<!-- end -->)",
+        lambda match: f"{match[1]}{tables.get(match[2], 'Not measured yet.')}\n{match[3]}",
+        text,
+        flags=re.DOTALL,
+    )
 
-    return re.sub(r"<!-- (\w+) -->\n.*?<!-- end -->", replace, text, flags=re.DOTALL)
 
-
-def rows(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column is text, the others are numbers."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---", *["---:"] * (len(header) - 1)], *lines))
+def table(header: Sequence[str], lines: Iterable[Sequence[str]], align: str = "lr") -> str:
+    """A Markdown table; empty without lines. align: `l` or `r` for each column; the last letter for the rest."""
+    rows = [f"| {' | '.join(cells)} |" for cells in lines]
+    rules = "|".join("---:" if side == "r" else "---" for side in align.ljust(len(header), align[-1]))
+    return "\n".join((f"| {' | '.join(header).lstrip()} |", f"|{rules}|", *rows)) if rows else ""
 
 
 def cells(line: Line) -> tuple[str, ...]:
@@ -90,13 +92,13 @@ def cells(line: Line) -> tuple[str, ...]:
 
 
 def _table(content: dict[str, Any]) -> str:
-    rows = [f"| {' | '.join(COLUMNS).lstrip()} |", "|---|---:|---:|---:|---|---|"]
+    lines = []
     for line in content["lines"]:
         *texts, goal = cells(line)
-        rows.append(f"| {' | '.join([*texts, f'**{goal}**' if line.met is False else goal])} |")
+        lines.append((*texts, f"**{goal}**" if line.met is False else goal))
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
     where = f"{content['machine']}; {versions}; commit {(content['commit'] or 'none')[:7]}, {content['date']}."
-    return "\n".join([*rows, "", where])
+    return f"{table(COLUMNS, lines, 'lrrrl')}\n\n{where}"
 
 
 def format_number(value: float) -> str:

@@ -6,8 +6,9 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
+from benchmark.speed import timing
 from benchmark.speed.peer.workload import PATH
-from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, median_round, ratio, run_command, run_process, spread
+from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, ratio, values_of
 
 LAYOUTS = {
     "2 ranks x 1 thread": ("devices=2", "threads=1"),
@@ -40,15 +41,15 @@ def ranks(repetitions: int, log: Log) -> list[Line]:
         lines += [
             Line(f"{network}: {two}, speed over {threads}", ratio(values, threads, two), goal=">= 1.00"),
             Line(f"{network}: {two}, speed over {single}", ratio(values, single, two), goal=">= 1.70"),
-            *(Line(f"{network}: {name}, a round", spread(values[name]), "s") for name in LAYOUTS),
+            *values_of(values, "s", f"{network}: {{}}, a round"),
         ]
     return lines
 
 
 def _round(*overrides: str) -> float:
-    with run_command(PATH, *ON_CPU, "training.channels_last=true", *overrides) as (command, folder):
-        run_process(command)
-        return median_round(folder)
+    with timing.run_command(PATH, *ON_CPU, "training.channels_last=true", *overrides) as (command, folder):
+        timing.run_process(command)
+        return timing.median_round(folder)
 
 
 def scale(repetitions: int, log: Log) -> list[Line]:
@@ -60,8 +61,8 @@ def scale(repetitions: int, log: Log) -> list[Line]:
     return [
         Line(f"{last} clients over {first}: a round", ratio(rounds, last, first), goal="<= 1.10"),
         Line(f"{last} clients over {first}: peak memory", ratio(peaks, last, first), goal="<= 1.05"),
-        *(Line(f"{name} clients: a round", spread(rounds[name]), "s") for name in runs),
-        *(Line(f"{name} clients: peak memory", spread(peaks[name]), "MiB") for name in runs),
+        *values_of(rounds, "s", "{} clients: a round"),
+        *values_of(peaks, "MiB", "{} clients: peak memory"),
     ]
 
 
@@ -72,8 +73,8 @@ def _round_and_peak(clients: int) -> tuple[float, float]:
         f"partition.clients={clients}",
         f"federation.participation={10 / clients}",
     )
-    with run_command(POPULATION, *ON_CPU, "devices=1", "threads=1", *overrides) as (command, folder):
+    with timing.run_command(POPULATION, *ON_CPU, "devices=1", "threads=1", *overrides) as (command, folder):
         done = subprocess.run([sys.executable, "-c", PEAK, *command], capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"the run with {clients} clients ended with {done.returncode}: {done.stderr[-500:]}")
-        return median_round(folder), int(done.stdout.split()[-1]) / 1024
+        return timing.median_round(folder), int(done.stdout.split()[-1]) / 1024

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 Log = Callable[[str], None]
 """Prints one line of progress."""
@@ -50,7 +50,7 @@ class Line:
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Median and extremes."""
+    """Of some repetitions."""
     values = list(values)
     return Spread(statistics.median(values), min(values), max(values), len(values))
 
@@ -76,6 +76,11 @@ def interleaved(
 def ratio(values: Mapping[str, Sequence[float]], numerator: str, denominator: str) -> Spread:
     """Ratios of two contenders, repetition by repetition."""
     return spread(a / b for a, b in zip(values[numerator], values[denominator], strict=True))
+
+
+def values_of(values: Mapping[str, Sequence[float]], unit: str, what: str = "{}") -> list[Line]:
+    """A line of the values of each contender; what: its name, of that of the contender."""
+    return [Line(what.format(name), spread(measured), unit) for name, measured in values.items()]
 
 
 def seconds(function: Callable[[], object]) -> float:
@@ -107,8 +112,7 @@ SAMPLING = 1.0
 """Seconds between two samples of the memory of a process tree: a sample takes milliseconds of a core."""
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """A finished process: its output, and the largest sum of the proportional set sizes of its tree."""
 
     output: str

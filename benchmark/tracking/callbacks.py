@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import Logger
-
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.callbacks import Callback
+from benchmark.federation.loop import FederatedLoop
+from benchmark.tracking.loggers import RunLogger
 from benchmark.tracking.record import MONITORED, is_monitored
 from leaderboards import schema, store
 
@@ -20,7 +20,7 @@ class RoundLog(Callback):
         logger: W&B's or CSV.
     """
 
-    def __init__(self, file: Path, logger: Logger) -> None:
+    def __init__(self, file: Path, logger: RunLogger) -> None:
         self.file, self.logger = file, logger
 
     def on_run_start(self, loop: FederatedLoop) -> None:
@@ -41,14 +41,13 @@ class RoundLog(Callback):
     def _log(self, line: dict[str, Any]) -> None:
         scalars = {
             "train/loss": line["loss"],
-            "comm/bytes_up": sum(line["bytes_up"].values()),
-            "comm/bytes_down": sum(line["bytes_down"].values()),
             "train/server_loss": line.get("server_loss"),
+            **{f"comm/{way}": sum(line[way].values()) for way in ("bytes_up", "bytes_down")},
             "privacy/epsilon": max(line["epsilon"].values()) if "epsilon" in line else None,
-            "sys/seconds": line["seconds"],
-            "sys/client_seconds": line["client_seconds"],
             "sys/images_per_second": line["images"] / max(line["seconds"], 1e-9),
-        } | {f"eval/{name}": line.get(name) for name in MONITORED}
+            **{f"sys/{name}": line[name] for name in ("seconds", "client_seconds")},
+            **{f"eval/{name}": line.get(name) for name in MONITORED},
+        }
         numbers = {key: value for key, value in scalars.items() if value is not None}
         self.logger.log_metrics(numbers, step=line["round"])
 

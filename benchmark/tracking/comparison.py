@@ -1,7 +1,7 @@
 """Runs side by side: their scores, curves, costs and settings, read from their folders alone."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as shortened
@@ -16,10 +16,9 @@ from benchmark.configuration.identity import settings
 from benchmark.errors import ConfigError
 from benchmark.tracking.jsonl import read_lines
 from benchmark.tracking.record import curve
-from eval.protocol import PROTOCOLS, EvalError, find
+from eval.protocol import PROTOCOLS, EvalError, Protocol, find
 from leaderboards import store
 from leaderboards.encoders import WORST, count, shown
-from leaderboards.rank import finished
 
 MOST_ROUNDS = 8
 """Largest number of rounds in the table of the monitor's scores."""
@@ -44,11 +43,6 @@ class RunContent:
     points: Sequence[Mapping[str, float]]
 
     @property
-    def finished(self) -> bool:
-        """Whether the run has its scores."""
-        return bool(self.record) and finished(self.record)  # type: ignore[arg-type] # it is only read
-
-    @property
     def scores(self) -> Mapping[str, Mapping[str, float]]:
         """Protocol -> metric -> value, as they are shown."""
         return shown(dict(self.record))
@@ -57,6 +51,14 @@ class RunContent:
     def encoders(self) -> int:
         """How many encoders were scored."""
         return count(dict(self.record))
+
+    def score(self, protocol: str, metric: str) -> float | None:
+        """A score as it is shown; None: not measured."""
+        return self.scores.get(protocol, {}).get(metric)
+
+    def monitor(self, key: str) -> dict[int, float]:
+        """Round -> one of the monitor's numbers."""
+        return {int(point["round"]): point[key] for point in self.points if key in point}
 
 
 def read_run(folder: Path) -> RunContent:
@@ -88,67 +90,52 @@ def read_run(folder: Path) -> RunContent:
 
 def names(runs: Sequence[RunContent]) -> list[str]:
     """The shortest names that tell the runs apart: of rows, with seeds, with scenarios, or else the folders."""
-    styles: tuple[Callable[[DictConfig], str], ...] = (
-        lambda config: config.row,
-        lambda config: f"{config.row} seed {config.seed}",
-        lambda config: f"{config.scenario} {config.row}",
-        lambda config: f"{config.scenario} {config.row} seed {config.seed}",
-    )
-    for style in styles:
-        if len(set(each := [style(run.config) for run in runs])) == len(runs):
+    for style in ("{row}", "{row} seed {seed}", "{scenario} {row}", "{scenario} {row} seed {seed}"):
+        each = [style.format(row=run.config.row, seed=run.config.seed, scenario=run.config.scenario) for run in runs]
+        if len(set(each)) == len(runs):
             return each
     return [str(run.folder) for run in runs]
 
 
 def tables(runs: Sequence[RunContent], labels: Sequence[str]) -> list[Table]:
     """Scores, the monitor over rounds, costs, and settings that differ; a table without a row is left out."""
-    made = [
-        _table("scores, the best marked " + BEST, ["protocol", "metric", "better"], labels, _score_rows(runs)),
-        _table(f"monitor: {MONITORS[monitored(runs)]}", ["round"], labels, _monitor_rows(runs)),
-        _table("costs", ["", "unit"], labels, _cost_rows(runs)),
-        _table("settings that differ", ["key"], labels, _setting_rows(runs)),
-    ]
-    return [table for table in made if table.row_count]
-
-
-def _table(title: str, columns: Sequence[str], labels: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
-    runs = [Column(label, justify="right", overflow="fold") for label in labels]
-    table = Table(
-        *(Column(name, overflow="fold") for name in columns), *runs, title=title, title_justify="left", box=SIMPLE_HEAD
-    )
-    for row in rows:
-        table.add_row(*row)
-    return table
+    made = {
+        f"scores, the best marked {BEST}": (["protocol", "metric", "better"], _score_rows(runs)),
+        f"monitor: {MONITORS[monitored(runs)]}": (["round"], _monitor_rows(runs)),
+        "costs": (["", "unit"], _cost_rows(runs)),
+        "settings that differ": (["key"], _setting_rows(runs)),
+    }
+    filled = []
+    for title, (columns, rows) in made.items():
+        table = Table(*(Column(name, overflow="fold") for name in columns), title=title, box=SIMPLE_HEAD)
+        table.title_justify = "left"
+        for label in labels:
+            table.add_column(label, justify="right", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        if table.row_count:
+            filled.append(table)
+    return filled
 
 
 def _score_rows(runs: Sequence[RunContent]) -> Iterable[list[str]]:
-    """Every metric that a run has, the headline of each protocol first."""
+    """Every metric that a run has, the headline of each protocol first; of a protocol that no longer exists, none."""
     measured, several = {protocol for run in runs for protocol in run.scores}, any(run.encoders > 1 for run in runs)
     for protocol in [*(known for known in PROTOCOLS if known in measured), *sorted(measured - PROTOCOLS.keys())]:
-        headline, better = _directions(protocol)
+        try:
+            headline, directions = find(protocol).headline, find(protocol).better
+        except EvalError:
+            headline, directions = "", Protocol("", dict, "").better
         metrics = dict.fromkeys(metric for run in runs for metric in run.scores.get(protocol, {}))
         for metric in sorted(metrics, key=lambda metric: (metric != headline, metric)):
-            values = [run.scores.get(protocol, {}).get(metric) for run in runs]
-            names = [_metric_name(metric, several), better(metric)]
-            yield [protocol if metric == headline else "", *names, *_marked(values, better(metric))]
+            name, better = metric, directions(metric)
+            if several and metric.startswith("accuracy"):
+                name = f"{metric.removesuffix(WORST)}, {'worst' if metric.endswith(WORST) else 'mean'} of encoders"
+            first = protocol if metric == headline else ""
+            yield [first, name, better, *_marked([run.score(protocol, metric) for run in runs], better)]
 
 
-def _metric_name(metric: str, several: bool) -> str:
-    """A metric in words. several: whether a run has several encoders: an accuracy is their mean, or of the worst."""
-    if not several or not metric.startswith("accuracy"):
-        return metric
-    return f"{metric.removesuffix(WORST)}, {'worst' if metric.endswith(WORST) else 'mean'} of encoders"
-
-
-def _directions(protocol: str) -> tuple[str, Callable[[str], str]]:
-    """The headline of a protocol and the better direction of its metrics; of a protocol that no longer exists, none."""
-    try:
-        return find(protocol).headline, find(protocol).better
-    except EvalError:
-        return "", lambda metric: "higher" if metric.startswith("accuracy") else ""
-
-
-def _marked(values: Sequence[float | None], better: str) -> list[str]:
+def _marked(values: Sequence[float | None], better: str = "") -> list[str]:
     """The values as text, with a mark at the best of several; a run without a value has none."""
     present = [value for value in values if value is not None]
     best = {"higher": max, "lower": min}[better](present) if better and len(present) > 1 else None
@@ -157,52 +144,50 @@ def _marked(values: Sequence[float | None], better: str) -> list[str]:
 
 def monitored(runs: Sequence[RunContent]) -> str:
     """Which of the monitor's numbers is shown: kNN accuracy, or effective rank where no run has labels."""
-    points = [point for run in runs for point in run.points]
-    unlabelled = any("effective_rank" in point for point in points) and not any("monitor" in point for point in points)
-    return "effective_rank" if unlabelled else "monitor"
+    measured = {key for run in runs for point in run.points for key in point}
+    return "effective_rank" if "effective_rank" in measured and "monitor" not in measured else "monitor"
 
 
 def _monitor_rows(runs: Sequence[RunContent]) -> Iterable[list[str]]:
     """The monitor's number at some of the rounds at which a run was monitored, the last one among them."""
-    key = monitored(runs)
-    curves = [{int(point["round"]): point[key] for point in run.points if key in point} for run in runs]
+    curves = [run.monitor(monitored(runs)) for run in runs]
     rounds = sorted({round for values in curves for round in values})
     step = -(-len(rounds) // MOST_ROUNDS) if rounds else 1
     for round in reversed(rounds[::-1][::step]):
-        yield [str(round), *_marked([values.get(round) for values in curves], "")]
+        yield [str(round), *_marked([values.get(round) for values in curves])]
 
 
 def _cost_rows(runs: Sequence[RunContent]) -> Iterable[list[str]]:
     """Rounds, images, bytes and seconds."""
-
-    def total(run: RunContent, key: str) -> float:
-        return sum(sum(line[key].values()) if isinstance(line[key], Mapping) else line[key] for line in run.history)
-
     yield ["rounds", "", *(f"{len(run.history)} of {run.config.federation.rounds}" for run in runs)]
-    yield ["images of training", "", *(f"{total(run, 'images'):,.0f}" for run in runs)]
-    yield ["sent by clients", "MB", *(f"{total(run, 'bytes_up') / 1e6:,.1f}" for run in runs)]
-    yield ["sent to clients", "MB", *(f"{total(run, 'bytes_down') / 1e6:,.1f}" for run in runs)]
-    yield ["training", "s", *(f"{total(run, 'seconds'):,.1f}" for run in runs)]
+    for name, unit, key, scale, form in (
+        ("images of training", "", "images", 1, ",.0f"),
+        ("sent by clients", "MB", "bytes_up", 1e6, ",.1f"),
+        ("sent to clients", "MB", "bytes_down", 1e6, ",.1f"),
+        ("training", "s", "seconds", 1, ",.1f"),
+    ):
+        each = [[line[key] for line in run.history] for run in runs]
+        totals = [sum(sum(spent.values()) if isinstance(spent, Mapping) else spent for spent in run) for run in each]
+        yield [name, unit, *(f"{total / scale:{form}}" for total in totals)]
     if any(run.encoders > 1 for run in runs):
         yield ["encoders scored", "", *(f"{run.encoders}" if run.encoders else "" for run in runs)]
-    evaluation = [run.record["seconds"]["evaluation"] if run.scores else None for run in runs]
-    yield ["evaluation", "s", *("" if seconds is None else f"{seconds:,.1f}" for seconds in evaluation)]
+    evaluation = (f"{run.record['seconds']['evaluation']:,.1f}" if run.scores else "" for run in runs)
+    yield ["evaluation", "s", *evaluation]
 
 
 def _setting_rows(runs: Sequence[RunContent]) -> Iterable[list[str]]:
     """The settings that define a run and are not the same in all."""
-    each = [settings(run.config) for run in runs]
+    each, unset = [settings(run.config) for run in runs], object()
+
+    def text(value: Any) -> str:
+        if isinstance(value, str):  # of a class by import path its name
+            return value.rpartition(".")[2] if "." in value and "/" not in value and " " not in value else value
+        return "" if value is unset else shortened(value)
+
     for key in sorted({key for values in each for key in values}):
-        cells = [_setting(values[key]) if key in values else "" for values in each]
-        if any(values.get(key) != each[0].get(key) or (key in values) != (key in each[0]) for values in each):
-            yield [key, *cells]
-
-
-def _setting(value: Any) -> str:
-    """A setting as a short text; of a class by import path its name."""
-    if isinstance(value, str):
-        return value.rpartition(".")[2] if "." in value and "/" not in value and " " not in value else value
-    return shortened(value)
+        found = [values.get(key, unset) for values in each]
+        if any(value != found[0] for value in found):
+            yield [key, *map(text, found)]
 
 
 def common_folder(runs: Sequence[RunContent]) -> Path:

@@ -1,22 +1,20 @@
 """Loggers of scalars, records and figures: W&B, offline unless the user is logged in and a server answers, or CSV."""
 
-import hashlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.loggers import CSVLogger
 from omegaconf import DictConfig, OmegaConf
 
-from benchmark.tracking.wandb_run import Notify, WandbRun, print_to_stderr
+from benchmark.tracking.wandb_run import Notify, WandbRun, options, print_to_stderr
 from leaderboards.encoders import count, shown
 from leaderboards.schema import Record
+from leaderboards.store import name
 
-TAG = 64
-"""Longest tag that W&B accepts, in characters."""
+RunLogger = CSVLogger | WandbRun
 
 
 def flat(result: Record) -> dict[str, float]:
@@ -31,7 +29,7 @@ def flat(result: Record) -> dict[str, float]:
 
 
 @contextmanager
-def end_on_error(logger: Logger) -> Iterator[None]:
+def end_on_error(logger: RunLogger) -> Iterator[None]:
     """Ends W&B's run where an error stops the training, so that the next run does not log into it."""
     try:
         yield
@@ -41,15 +39,14 @@ def end_on_error(logger: Logger) -> Iterator[None]:
         raise
 
 
-def close(logger: Logger, result: Record, pictures: dict[str, Path]) -> None:
+def close(logger: RunLogger, result: Record, pictures: dict[str, Path]) -> None:
     """Ends the run; with W&B, after uploading the record as summary and the figures as media."""
     if isinstance(logger, WandbRun):
-        media = {f"figures/{name}": file for name, file in pictures.items()}
-        logger.log_result({**flat(result), "record": result}, media)
+        logger.log_result({**flat(result), "record": result}, pictures)
     logger.finalize("success")
 
 
-def open_logger(config: DictConfig, folder: Path, notify: Notify = print_to_stderr) -> Logger:
+def open_logger(config: DictConfig, folder: Path, notify: Notify = print_to_stderr) -> RunLogger:
     """The config's logger; W&B works offline, in the run's folder, unless the user is logged in and a server answers.
 
     notify: prints the line that says why W&B is offline, or what of it failed.
@@ -58,15 +55,7 @@ def open_logger(config: DictConfig, folder: Path, notify: Notify = print_to_stde
     if config.logger == "csv" or not first:  # other ranks log nothing
         warnings.filterwarnings("ignore", "Experiment logs directory")  # its rows are rewritten from the history
         return CSVLogger(save_dir=folder, name="", version="csv", flush_logs_every_n_steps=1)  # rounds are long
-    content: Any = OmegaConf.to_container(config, resolve=True)
-    options = {
-        "project": "fulcrum",
-        "name": f"{config.scenario}/{config.row}/seed{config.seed}",
-        "id": hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12],
-        "group": f"{config.scenario}/{config.row}",
-        "tags": [tag[:TAG] for tag in (config.scenario, config.row, config.objective["name"])],
-        "dir": str(folder),
-        "resume": "allow",
-        "config": content,
-    }
-    return WandbRun(folder, options, notify)
+    content = OmegaConf.to_container(config, resolve=True)
+    tags = (config.scenario, config.row, config.objective["name"])
+    given = options(name(dict(config)), str(folder.resolve()), tags, content, folder)
+    return WandbRun(folder, {**given, "resume": "allow"}, notify)

@@ -13,8 +13,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from benchmark.execution.base import VisitResult
+from benchmark.federation.callbacks import Callback
 from benchmark.federation.divergence import collapse
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.loop import FederatedLoop
 from eval.protocol import find
 from methods.base import Phase
 
@@ -42,8 +43,9 @@ class Display(Callback):
             disable=not self.live,
         )
         self.runs = self.bars.add_task("runs", total=total, note="", visible=total > 1)
-        self.rounds = self.bars.add_task("rounds", total=None, note="", visible=False)
-        self.clients = self.bars.add_task("clients", total=None, note="", visible=False)
+        self.rounds, self.clients = (
+            self.bars.add_task(name, total=None, note="", visible=False) for name in ("rounds", "clients")
+        )
         self.jobs: dict[str, TaskID] = {}
         self.name, self.monitor, self.last_line, self.last_visit = "", "", 0.0, 0.0
 
@@ -89,7 +91,13 @@ class Display(Callback):
 
     def print(self, line: str) -> None:
         """Prints one line above the bars."""
-        self.bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def print_progress(self, line: str, *, always: bool) -> None:
+        """Where there are no bars, prints a line of the run; unless `always`, not within `LINE_INTERVAL` of another."""
+        if not self.live and (always or time.monotonic() - self.last_line > LINE_INTERVAL):
+            self.last_line = time.monotonic()
+            self.print(f"{self.name}: {line}")
 
     @contextmanager
     def during(self, activity: str) -> Iterator[None]:
@@ -114,14 +122,13 @@ class Display(Callback):
         table = Table(*columns, box=SIMPLE_HEAD)
         for id, metrics in scores.items():
             protocol = find(id)
-            for index, metric in enumerate(
-                sorted(metrics, key=lambda name: (name != protocol.headline, _natural(name)))
-            ):
+            label = id
+            for metric in sorted(metrics, key=lambda metric: (metric != protocol.headline, _natural(metric))):
                 value = f"{metrics[metric]:,.4g}" if abs(metrics[metric]) < 1e5 else f"{metrics[metric]:,.0f}"
-                label = "" if index else id
                 table.add_row(label, metric, value, protocol.unit(metric), protocol.better(metric))
+                label = ""
         self.print(f"{name}:")  # a table's title would be broken to the width of the table
-        self.bars.console.print(table)
+        self.console.print(table)
 
     def decoding(self, done: int, total: int) -> None:
         """Counts the images read of a data set that is not cached yet."""
@@ -147,10 +154,8 @@ class Display(Callback):
             self.monitor = f"  monitor {line['monitor']:.1f} %"
         speed = f"{line['images'] / max(line['seconds'], 1e-9):,.0f} images/s"
         self.bars.update(self.rounds, completed=line["round"], note=f"{loss}{self.monitor}  {speed}")
-        is_last = line["round"] == loop.rounds
-        if not self.live and (time.monotonic() - self.last_line > LINE_INTERVAL or is_last):
-            self.last_line = time.monotonic()
-            self.print(f"{self.name}: round {line['round']}/{loop.rounds}  {loss}{self.monitor}  {speed}")
+        outcome = f"round {line['round']}/{loop.rounds}  {loss}{self.monitor}  {speed}"
+        self.print_progress(outcome, always=line["round"] == loop.rounds)
 
 
 class Steps:
@@ -158,32 +163,23 @@ class Steps:
 
     def __init__(self, display: Display, activity: str, total: int) -> None:
         self.display, self.activity, self.total = display, activity, total
-        self.started, self.name, self.last_line = 0, "", 0.0
+        self.started, self.name = 0, ""
 
     def __call__(self, name: str) -> None:
         """Starts a step."""
-        self.started, self.name, self.last_line = self.started + 1, name, time.monotonic()
-        self._update(0, "")
-        if not self.display.live:
-            self.display.print(f"{self.display.name}: {self.activity}: {name}")
+        self.started, self.name = self.started + 1, name
+        self._update(0, "", always=True)
 
     def progress(self, fraction: float) -> None:
         """Moves the bar to the fraction of the step that is done; elsewhere a line every `LINE_INTERVAL` seconds."""
         self._update(fraction, f"{100 * fraction:.0f} %")
-        if not self.display.live and fraction < 1 and time.monotonic() - self.last_line > LINE_INTERVAL:
-            self.last_line = time.monotonic()
-            self.display.print(f"{self.display.name}: {self.activity}: {self.name} {100 * fraction:.0f} %")
 
-    def _update(self, fraction: float, note: str) -> None:
-        description, completed = f"{self.activity}: {self.name}", self.started - 1 + fraction
-        self.display.bars.update(
-            self.display.clients,
-            description=description,
-            completed=completed,
-            total=self.total,
-            visible=True,
-            note=note,
-        )
+    def _update(self, fraction: float, note: str, *, always: bool = False) -> None:
+        step, bars = f"{self.activity}: {self.name}", self.display.bars
+        done = self.started - 1 + fraction
+        bars.update(self.display.clients, description=step, completed=done, total=self.total, visible=True, note=note)
+        if fraction < 1:
+            self.display.print_progress(f"{step} {note}".rstrip(), always=always)
 
 
 class _Bars(Progress):
@@ -192,7 +188,6 @@ class _Bars(Progress):
     line = ""
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """The bars, then the status line."""
         yield from super().get_renderables()
         if self.line:
             yield Text(self.line)

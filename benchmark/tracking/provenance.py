@@ -6,7 +6,7 @@ import inspect
 import linecache
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark import disk
 from benchmark.configuration.identity import identity
 from benchmark.configuration.instantiate import locate, named_classes
 from benchmark.configuration.partitions import encoder_sections, sha256, weights_file
@@ -27,15 +28,19 @@ from methods.networks.libraries import hub_file, torchvision_weights
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("benchmark", "datamodules", "eval", "methods")
 LIBRARIES = ("lightning", "numpy", "omegaconf", "scikit-learn", "torch", "torchmetrics", "torchvision", "wandb")
-TIMM = "methods.networks.timm"
-"""The encoder that timm makes."""
 
 
 def provenance(config: DictConfig, data: FederatedDataModule, loop: FederatedLoop) -> dict[str, Any]:
     """Commit, config, data, libraries and hardware: what is needed to reproduce the number."""
-    environments = loop.environments
+    environments, libraries = loop.environments, list(LIBRARIES)
     # of the rounds: the scores may be computed elsewhere
     machine = environments[-1]["hardware"] if environments else hardware(loop.fabric.device)
+    if any(section["class"] == "methods.networks.timm" for _, section in encoder_sections(config)):
+        libraries.append("timm")
+    versions = {}
+    for name in libraries:
+        with suppress(metadata.PackageNotFoundError):  # a run with logger=csv needs no wandb
+            versions[name] = metadata.version(name)
     return {
         **origin([env["commit"] for env in environments if env["commit"] is not None], machine),
         "config": identity(config),
@@ -43,23 +48,9 @@ def provenance(config: DictConfig, data: FederatedDataModule, loop: FederatedLoo
         "partition": partition_hash(data.parts),
         **({"public": images_hash(data.public_images, data.public)} if data.public is not None else {}),
         **({"weights": hashes} if (hashes := weights_hashes(config)) else {}),
-        "libraries": installed((*LIBRARIES, *_libraries_of_encoders(config))),
+        "libraries": versions,
         "python": platform.python_version(),
     }
-
-
-def installed(names: Iterable[str]) -> dict[str, str]:
-    """Versions of those of the libraries that are installed: a run with logger=csv needs no wandb."""
-    found = {}
-    for name in names:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
-
-
-def _libraries_of_encoders(config: DictConfig) -> list[str]:
-    """Further libraries that make encoders of the run."""
-    return ["timm"] if any(section["class"] == TIMM for _, section in encoder_sections(config)) else []
 
 
 def weights_hashes(config: DictConfig) -> dict[str, str]:
@@ -86,19 +77,15 @@ def numerical_deviations(environments: Sequence[Mapping[str, Any]]) -> list[str]
 
 def author_deviations(config: DictConfig) -> list[str]:
     """Settings that are not those of the paper's authors, as the scenario's `authors` names them."""
-    lines = []
-    for key, theirs in config.authors.items():
-        ours = OmegaConf.select(config, key)
-        if ours != theirs:
-            lines.append(f"{key}={ours}, the authors have {theirs}")
-    return lines
+    return [
+        f"{key}={ours}, the authors have {theirs}"
+        for key, theirs in config.authors.items()
+        if (ours := OmegaConf.select(config, key)) != theirs
+    ]
 
 
 def origin(commits: list[str], machine: str) -> dict[str, Any]:
-    """Code, machine and date of a computation.
-
-    commits: in order, as `commit` returns them. machine: as `hardware` returns it.
-    """
+    """Code, machine and date of a computation. commits: in order, of `commit`. machine: of `hardware`."""
     return {
         "git": commits[-1].removesuffix("+") if commits else None,
         "dirty": not commits or any(commit.endswith("+") for commit in commits),
@@ -158,7 +145,7 @@ def external_classes(config: DictConfig) -> list[str]:
             continue
         is_ours = any(file.is_relative_to(ROOT / package) for package in PACKAGES)
         if not is_ours and not {"site-packages", "dist-packages"} & set(file.parts):
-            lines.append(f"{external}: sha256 {hashlib.sha256(file.read_bytes()).hexdigest()}")
+            lines.append(f"{external}: sha256 {disk.sha256(file)}")
     return lines
 
 

@@ -45,8 +45,10 @@ def record(
     """
     history, reason = loop.history, loop.stop_reason()  # why it ended before its last round
     spent = {client: loop.accountant.epsilon(client) for client in sorted(loop.accountant.releases)}
-    monitored = [row for row in history if "monitor" in row]
-    best = max(monitored, key=lambda row: row["monitor"]) if monitored else None
+    on_server = [row for row in history if "server_seconds" in row]
+    if not all("server_images" in row for row in on_server):  # rounds of older versions
+        on_server = []
+    best = max((row for row in history if "monitor" in row), key=lambda row: row["monitor"], default=None)
     return {
         "schema": SCHEMA,
         "scenario": config.scenario,
@@ -60,12 +62,8 @@ def record(
         "encoders": encoders,
         "best": {"round": best["round"], "metric": "monitor", "value": best["monitor"]} if best else None,
         "curve": curve(history),
-        "server": server_training(history),
-        "bytes": {
-            "up": loop.ledger.total("up"),
-            "down": loop.ledger.total("down"),
-            "visits": sum(loop.ledger.visits.values()),
-        },
+        "server": {key: sum(row[f"server_{key}"] for row in on_server) for key in ("images", "seconds") if on_server},
+        "bytes": {way: loop.ledger.total(way) for way in ("up", "down")} | {"visits": sum(loop.ledger.visits.values())},
         "epsilon": max(spent.values(), default=None),
         "privacy": privacy(loop, spent),
         "seconds": {
@@ -96,11 +94,11 @@ def with_best_round(scores: Scores, protocol: str | None, history: Sequence[dict
     """
     if protocol is None or protocol not in scores:
         return scores
-    best = {
-        metric: max(row[key] for row in history)
-        for metric, key in ((BEST, RoundProbe.key(protocol)), (f"{BEST}{MEAN}", RoundProbe.key(protocol, MEAN)))
-        if history and all(key in row for row in history)
-    }
+    best = {}
+    for end in ("", MEAN):
+        key = RoundProbe.key(protocol, end)
+        if history and all(key in row for row in history):
+            best[f"{BEST}{end}"] = max(row[key] for row in history)
     return scores | {protocol: scores[protocol] | best}
 
 
@@ -112,11 +110,10 @@ def lacks_best_round(config: DictConfig, result: Record) -> bool:
 
 def privacy(loop: FederatedLoop, spent: Mapping[int, float]) -> dict[str, Any]:
     """Epsilon by client with its delta and entries, and the smallest anonymity of any visit."""
-    fields: dict[str, Any] = {}
+    fields, accountant = dict[str, Any](), loop.accountant
     if spent:
-        accountant = loop.accountant
-        fields = {"delta": accountant.delta, "covers": sorted(accountant.covers)}
-        fields["clients"] = {str(client): value for client, value in spent.items()}
+        clients = {str(client): value for client, value in spent.items()}
+        fields = {"delta": accountant.delta, "covers": sorted(accountant.covers), "clients": clients}
     if (updates := loop.uplink.updates) is not None:
         fields |= {"noise_multiplier": updates.noise_multiplier, "clip": updates.clipping.norm}
     if loop.uplink.secure_aggregation is not None:
@@ -135,14 +132,6 @@ def json_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [json_value(inner) for inner in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def server_training(history: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Images and seconds of training on the server; empty without any, or where rounds of older versions lack them."""
-    trained = [row for row in history if "server_seconds" in row]
-    if not trained or not all("server_images" in row for row in trained):
-        return {}
-    return {key: sum(row[f"server_{key}"] for row in trained) for key in ("images", "seconds")}
 
 
 def is_monitored(row: Mapping[str, Any]) -> bool:

@@ -4,23 +4,22 @@ It has one run for each record, grouped by row and tagged, one run with the tabl
 report.
 """
 
-import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.configuration.files import available, read
-from benchmark.errors import ConfigError
-from benchmark.tracking.loggers import TAG, flat
+from benchmark.errors import ConfigError, one_line
+from benchmark.tracking.loggers import flat
 from benchmark.tracking.progress import Display
-from benchmark.tracking.wandb_run import server_problem, silence
+from benchmark.tracking.wandb_run import options, server_problem, silence
 from leaderboards.encoders import WORST
 from leaderboards.markdown import TEMPLATES, rank_of
 from leaderboards.pages import board as board_page
@@ -44,23 +43,8 @@ CONFIG_KEYS = ("scenario", "row", "method", "objective", "seed", "world_size", "
 """Fields of a record in its run's config, to filter and group by."""
 LOGGED_AS = {"round": None, "bytes": "comm/bytes", "seconds": "sys/seconds"}
 """Key of a curve's point that is no score -> the name it is logged by; None: not logged."""
-ENDS = {"": "", WORST: ", worst encoder"}
-"""End of a score's name -> that of its column; without one, the mean of a row's encoders."""
-PAPER_COLUMNS = (
-    "paper",
-    "table",
-    "row",
-    "column",
-    "unit",
-    "published",
-    "ours",
-    "delta",
-    "seeds",
-    "verdict",
-    "why",
-    "remark",
-)
-"""Columns of the table of the papers' numbers."""
+PUBLISHED = ("paper", "table", "row", "column", "unit", "published")
+PAPER_COLUMNS = [*PUBLISHED, "ours", "delta", "seeds", "verdict", "why", "remark"]
 
 
 def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path, display: Display) -> int:
@@ -75,67 +59,54 @@ def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path, 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARK).touch()
     complete = [record for record in records if finished(record)]
-    suites, papers = _suites(), sorted({verdict.cell.paper for verdict in verdicts})
+    tags = _tags(complete, sorted({verdict.cell.paper for verdict in verdicts}))
     with display.counting("writing", len(complete) + 1) as count:
         for record in complete:
             count(name(record))
             config = {key: record[key] for key in CONFIG_KEYS}
-            with _offline_run(folder, name(record), _tags(record, suites, papers), config) as run:
+            with _offline_run(folder, name(record), tags[name(record)], config) as run:
                 for point in record.get("curve", []):
                     scores = {LOGGED_AS.get(key, f"eval/{key}"): value for key, value in point.items()}
                     run.log({key: value for key, value in scores.items() if key}, step=int(point["round"]))
-                run.summary.update(_summary(record))
+                sent = {f"comm/bytes_{way}": sum(record["bytes"][way].values()) for way in ("up", "down")}
+                costs = {"sys/client_seconds": record["seconds"]["clients"], "epsilon": record["epsilon"]}
+                run.summary.update({**flat(record), **sent, **costs})
         count(LEADERBOARD)
         with _offline_run(folder, LEADERBOARD, sorted({record["scenario"] for record in complete}), {}) as run:
             _log_leaderboard(run, complete, verdicts)
     return len(complete)
 
 
-def _offline_run(folder: Path, key: str, tags: Sequence[str], config: dict[str, Any]) -> "wandb.Run":
+def _offline_run(folder: Path, key: str, tags: Iterable[str], config: dict[str, Any]) -> "wandb.Run":
     """A run that is written to disk only; its id follows from its name, so that a later upload updates the same run."""
     import wandb
 
-    return wandb.init(
-        project="fulcrum",  # replaced by the argument of `wandb sync`
-        name=key,
-        id=hashlib.sha256(key.encode()).hexdigest()[:12],
-        group=key.rpartition("/")[0] or None,
-        job_type=LEADERBOARD if key == LEADERBOARD else "run",
-        tags=[tag[:TAG] for tag in tags],
-        config=config,
-        dir=folder,
-        mode="offline",
-        reinit="finish_previous",
-        settings=wandb.Settings(  # nothing about this machine: the record has what it was made on
-            silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True
-        ),
+    settings = wandb.Settings(  # nothing about this machine: the record has what it was made on
+        silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True
     )
+    job_type = LEADERBOARD if key == LEADERBOARD else "run"
+    return wandb.init(**options(key, key, tags, config, folder), job_type=job_type, mode="offline", settings=settings)
 
 
-def _suites() -> dict[tuple[str, str], list[str]]:
-    """Scenario and method -> the shipped suites that have a run of both."""
+def _tags(records: Sequence[Record], papers: Sequence[str]) -> dict[str, list[str]]:
+    """Name of a record -> the shipped suites that have a run of its scenario and method, these two, its objective, and
+    the papers that the scenario or the method is of."""
     suites: dict[tuple[str, str], list[str]] = {}
     for suite in available("suite"):
         content = read("suite", suite)
         methods = {str(line).split()[0] for line in (*content["methods"], *content.get("more", []))}
         scenarios = [str(line).rpartition("scenario=")[2].split()[0] for line in content["scenarios"]]
         for pair in product(scenarios, sorted(methods)):
-            suites.setdefault(pair, []).append(suite)
-    return suites
-
-
-def _tags(record: Record, suites: Mapping[tuple[str, str], Sequence[str]], papers: Sequence[str]) -> list[str]:
-    """Suite, scenario, method, objective, and the papers that the scenario or the method is of."""
-    scenario, method, objective = (record[key] for key in ("scenario", "method", "objective"))
-    tags = [f"suite:{suite}" for suite in suites.get((scenario, method), [])]
-    tags += [f"scenario:{scenario}", f"method:{method}", f"objective:{objective}"]
-    return tags + [f"paper:{paper}" for paper in papers if paper in (scenario.partition("/")[0], *method.split("-"))]
-
-
-def _summary(record: Record) -> dict[str, Any]:
-    """A run's final values on W&B: scores, bytes, seconds, epsilon."""
-    sent = {f"comm/bytes_{direction}": sum(record["bytes"][direction].values()) for direction in ("up", "down")}
-    return {**flat(record), **sent, "sys/client_seconds": record["seconds"]["clients"], "epsilon": record["epsilon"]}
+            suites.setdefault(pair, []).append(f"suite:{suite}")
+    tags = {}
+    for record in records:
+        scenario, method = record["scenario"], record["method"]
+        own = [f"{key}:{record[key]}" for key in ("scenario", "method", "objective")]
+        of = (scenario.partition("/")[0], *method.split("-"))
+        tags[name(record)] = [
+            *suites.get((scenario, method), []), *own, *(f"paper:{paper}" for paper in papers if paper in of)
+        ]  # fmt: skip
+    return tags
 
 
 def _log_leaderboard(run: "wandb.Run", records: Sequence[Record], verdicts: Sequence[Verdict]) -> None:
@@ -151,16 +122,24 @@ def _log_leaderboard(run: "wandb.Run", records: Sequence[Record], verdicts: Sequ
                 with artifact.new_file(f"{name(record)}.json") as file:
                     json.dump(record, file, sort_keys=True, indent=1)
         run.log_artifact(artifact)
-    if verdicts:
-        run.log(
-            {"published": wandb.Table(columns=[*PAPER_COLUMNS], data=[_published(verdict) for verdict in verdicts])}
-        )
+    lines: list[list[Any]] = []
+    for verdict in verdicts:
+        cell, ours = verdict.cell, verdict.ours
+        measured = (ours.mean, verdict.delta, ours.n) if ours else (None, None, None)
+        judgement = (verdict.kind, verdict.why, "; ".join(cell.remarks))
+        published = (cell.name, cell.where, cell.row, cell.column, cell.unit, str(cell.value))
+        lines.append([*published, *measured, *judgement])
+    if lines:
+        run.log({"published": wandb.Table(columns=[*PAPER_COLUMNS], data=lines)})
 
 
-def table(rows: Sequence[Row]) -> tuple[Sequence[str], list[list[Any]]]:
+def table(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
     """Columns and lines of a board; a score, its spread, and that of the worst of several encoders have one each."""
-    titles = {key: title for key, (title, _) in SCORE_COLUMNS.items()}
-    titles = {f"{key}{end}": f"{title}{word}" for key, title in titles.items() for end, word in ENDS.items()}
+    titles = {
+        f"{key}{end}": f"{title}{words}"
+        for key, (title, _) in SCORE_COLUMNS.items()
+        for end, words in (("", ""), (WORST, ", worst encoder"))
+    }
     scores = {key: title for key, title in titles.items() if any(key in row.cells for row in rows)}
     columns = ["rank", "row", "method", "objective"]
     columns += [f"{title}{suffix}" for title in scores.values() for suffix in ("", " ±")]
@@ -173,14 +152,6 @@ def table(rows: Sequence[Row]) -> tuple[Sequence[str], list[list[Any]]]:
         origin = [len(row.seeds), ", ".join(row.commits), "; ".join(row.hardware)]
         lines.append([rank_of(row), row.row, row.method, row.objective, *values, *costs, *origin])
     return columns, lines
-
-
-def _published(verdict: Verdict) -> list[Any]:
-    """A verdict's values for PAPER_COLUMNS."""
-    cell, ours = verdict.cell, verdict.ours
-    measured = (ours.mean, verdict.delta, ours.n) if ours else (None, None, None)
-    judgement = (verdict.kind, verdict.why, "; ".join(cell.remarks))
-    return [cell.name, cell.where, cell.row, cell.column, cell.unit, str(cell.value), *measured, *judgement]
 
 
 def report(records: Sequence[Record], project: str, entity: str | None) -> "Report":
@@ -228,20 +199,15 @@ def upload(records: Sequence[Record], folder: Path, project: str, entity: str | 
         if why_not is not None:
             raise TimeoutError(why_not)
         page = report(records, project, entity)
-        _sync(sorted((folder / "wandb").glob("offline-run-*")), destination)
+        runs = sorted((folder / "wandb").glob("offline-run-*"))
+        command = [sys.executable, "-m", "wandb", "sync", *destination, *map(str, runs)]
+        read: dict[str, Any] = {"capture_output": True, "encoding": "utf-8", "errors": "replace"}
+        done = subprocess.run(command, check=True, timeout=UPLOAD_TIMEOUT, **read)
+        if refused := [run for run in runs if not any(run.glob("*.synced"))]:  # the exit status does not show it
+            output = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+            raise ValueError(f"{len(refused)} of {len(runs)} runs were refused: {output[-1]}")
         page.save()
     except (wandb.errors.Error, subprocess.SubprocessError, OSError, ValueError) as error:
-        why = " ".join(str(getattr(error, "stderr", None) or error).split())
+        why = one_line(getattr(error, "stderr", None) or error)
         raise ConfigError(f"not uploaded: {why}; it is all on disk, {later}") from error
     return f"uploaded; the report: {page.url}"
-
-
-def _sync(runs: Sequence[Path], destination: Sequence[str]) -> None:
-    """Upload runs; ValueError if some were refused, which the exit status of `wandb sync` does not show."""
-    command = [sys.executable, "-m", "wandb", "sync", *destination, *map(str, runs)]
-    done = subprocess.run(
-        command, check=True, capture_output=True, encoding="utf-8", errors="replace", timeout=UPLOAD_TIMEOUT
-    )
-    if refused := [run for run in runs if not any(run.glob("*.synced"))]:
-        output = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
-        raise ValueError(f"{len(refused)} of {len(runs)} runs were refused: {output[-1]}")

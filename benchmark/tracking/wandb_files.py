@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-START = 7
-"""Bytes before the first block."""
-BLOCK = 32768
-"""Bytes of a block; no part of an entry crosses its end."""
+START, BLOCK = 7, 32768
+"""Bytes before the first block, and of a block; no part of an entry crosses its end."""
 HEADER = struct.Struct("<IHB")
 """Of a part: checksum, length, and its place in the entry: WHOLE, LAST, or before others."""
 WHOLE, LAST = 1, 4
@@ -23,11 +21,10 @@ def entries(content: bytes) -> Iterator[bytes]:
             offset += left
             continue
         _, length, place = HEADER.unpack_from(content, offset)
-        offset += HEADER.size
-        if offset + length > len(content):
+        offset += HEADER.size + length
+        if offset > len(content):
             return
-        entry += content[offset : offset + length]
-        offset += length
+        entry += content[offset - length : offset]
         if place in (WHOLE, LAST):
             yield entry
             entry = b""

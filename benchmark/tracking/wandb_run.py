@@ -1,19 +1,18 @@
 """A run on W&B that never ends the training: without a server it is offline, and what fails is reported once."""
 
 import contextlib
+import hashlib
 import logging
 import os
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, build_opener, getproxies
 
-from lightning.pytorch.loggers import Logger
-
+from benchmark.errors import one_line
 from benchmark.tracking.wandb_files import logged_rows
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ STEP = "trainer/global_step"
 """W&B's name for the round, the x-axis of all metrics, and the step of a round's row."""
 METRICS = ("train/*", "eval/*", "comm/*", "privacy/*", "sys/*")
 """Metrics of a round."""
+TAG = 64
+"""Longest tag that W&B accepts, in characters."""
 
 
 def print_to_stderr(line: str) -> None:
@@ -39,15 +40,30 @@ def print_to_stderr(line: str) -> None:
     print(line, file=sys.stderr)  # noqa: T201
 
 
-class WandbRun(Logger):
+def options(name: str, key: str, tags: Iterable[str], config: Any, folder: Path) -> dict[str, Any]:
+    """Options of `wandb.init`. name: `<group>/<last part>`. key: what the run's id follows from."""
+    return {
+        "project": "fulcrum",
+        "name": name,
+        "id": hashlib.sha256(key.encode()).hexdigest()[:12],
+        "group": name.rpartition("/")[0] or None,
+        "tags": [tag[:TAG] for tag in tags],
+        "config": config,
+        "dir": str(folder),
+        "reinit": "finish_previous",
+    }
+
+
+class WandbRun:
     """A run on W&B, begun at its first metrics. Each round is logged once, however often the run is resumed.
+
+    Not Lightning's `WandbLogger`, which ends the training where W&B fails, and logs again what a killed run has logged.
 
     Args:
         folder: of the run. options: of `wandb.init`. notify: prints a line for the user.
     """
 
     def __init__(self, folder: Path, options: Mapping[str, Any], notify: Notify = print_to_stderr) -> None:
-        super().__init__()
         self.folder, self.options, self.notify = folder, dict(options), notify
         self.mode: Any = "offline"  # one of W&B's
         self.failed = False
@@ -55,19 +71,6 @@ class WandbRun(Logger):
         self.rounds: set[int] = set()  # that W&B has
         self.steps = 0  # the next step is above it
         self._attempt(self._choose_mode)
-
-    @property
-    def name(self) -> str:
-        """The run's name on W&B."""
-        return str(self.options["name"])
-
-    @property
-    def version(self) -> str:
-        """The run's id on W&B."""
-        return str(self.options["id"])
-
-    def log_hyperparams(self, *_: Any, **__: Any) -> None:
-        """Nothing: the config is an option of `wandb.init`."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Logs numbers of a round, unless W&B has them. step: the round."""
@@ -89,7 +92,7 @@ class WandbRun(Logger):
 
             run = self._begun()
             run.summary.update(dict(summary))
-            figures: dict[str, Any] = {name: [Image(str(file))] for name, file in pictures.items()}
+            figures: dict[str, Any] = {f"figures/{name}": [Image(str(file))] for name, file in pictures.items()}
             # offline W&B does not know the steps of the segments before this one
             run.log(figures, step=self.steps + 1 if self.mode in OFFLINE else None, commit=True)
             self.steps += 1
@@ -116,7 +119,7 @@ class WandbRun(Logger):
 
     def _report(self, error: Exception | str, consequence: str) -> None:
         """One line: what failed, what follows, and how to upload what is on disk."""
-        why = " ".join((str(error) or type(error).__name__).split()).rstrip(".")
+        why = one_line(error).rstrip(".")
         runs = "offline-run-*" if self.mode in OFFLINE else "run-* --include-online"
         later = f"; upload it later by: wandb sync {shlex.quote(str(self.folder))}/wandb/{runs}"
         with contextlib.suppress(Exception):
@@ -147,15 +150,19 @@ class WandbRun(Logger):
     def _begun(self) -> "wandb.Run":
         """The run, begun by now; offline where the server refuses it."""
         if self.run is None:
+            import wandb
+
+            unset = {name: value for name, value in TIMEOUTS.items() if f"WANDB_{name.upper()}" not in os.environ}
+            settings = wandb.Settings(finish_timeout_raises=True, **unset)  # type: ignore[arg-type]
             try:
-                self.run = self._begin()
+                self.run = wandb.init(**self.options, mode=self.mode, settings=settings)
             except Exception as error:
                 if self.mode in OFFLINE:
                     raise
                 self.mode = "offline"
                 self._report(error, "offline")
-                _end_service()
-                self.run = self._begin()
+                wandb.teardown()  # its process would refuse a run of the same id as one that could not begin
+                self.run = wandb.init(**self.options, mode=self.mode, settings=settings)
             self.run.define_metric(STEP)
             for name in METRICS:
                 self.run.define_metric(name, step_metric=STEP, step_sync=True)
@@ -170,18 +177,9 @@ class WandbRun(Logger):
         if self.mode not in OFFLINE:
             self.rounds = set(range(int(run.summary.get(STEP) or 0) + 1)) if run.resumed else set()
             return
-        rows = list(logged_rows(self.folder, self.version, STEP))
+        rows = list(logged_rows(self.folder, self.options["id"], STEP))
         self.rounds = {round for _, round in rows if round is not None}
         self.steps = max((step for step, _ in rows), default=0)
-
-    def _begin(self) -> "wandb.Run":
-        import wandb
-
-        timeouts: dict[str, Any] = {
-            name: value for name, value in TIMEOUTS.items() if f"WANDB_{name.upper()}" not in os.environ
-        }
-        settings = wandb.Settings(finish_timeout_raises=True, **timeouts)
-        return wandb.init(**self.options, mode=self.mode, reinit="finish_previous", settings=settings)
 
 
 def silence() -> None:
@@ -200,46 +198,29 @@ def server_problem() -> str | None:
     return None if reached else f"{settings.base_url} does not answer"
 
 
-def _end_service() -> None:
-    """Ends W&B's process, which would refuse a run of the same id as one that could not begin."""
-    import wandb
-
-    wandb.teardown()
-
-
-class _NoRedirect(HTTPRedirectHandler):
-    """A redirection is an answer."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follows none."""
-
-
 def answers(url: str, proxies: Mapping[str, str | None]) -> bool:
     """Whether a server answers at `url` within PROBE_TIMEOUT, with anything but a failure of its own.
 
     proxies: besides those of the environment.
     """
+    import requests
+
     result: list[bool] = []
-    # in a thread, because no timeout bounds the look-up of a host's name
-    thread = threading.Thread(target=lambda: result.append(_answers(url, proxies)), daemon=True)
+    given = {scheme: proxy for scheme, proxy in proxies.items() if proxy}
+    # no secret is sent, so that certificates need no check: W&B verifies by its own; without `auth`, ~/.netrc is read
+    options: Any = {"proxies": given, "allow_redirects": False, "verify": False, "auth": lambda request: request}
+    warnings.filterwarnings("ignore", "Unverified HTTPS request")
+
+    def ask() -> None:
+        try:
+            with requests.get(url, timeout=PROBE_TIMEOUT, stream=True, **options) as answer:
+                result.append(answer.status_code < 500)
+        except requests.exceptions.InvalidSchema:  # a SOCKS proxy that cannot be asked; TIMEOUTS bounds the wait
+            result.append(True)
+        except Exception:  # no answer, or no HTTP
+            result.append(False)
+
+    thread = threading.Thread(target=ask, daemon=True)  # no timeout bounds the look-up of a host's name
     thread.start()
     thread.join(PROBE_TIMEOUT)
     return result == [True]
-
-
-def _answers(url: str, proxies: Mapping[str, str | None]) -> bool:
-    import ssl
-
-    by_scheme = getproxies() | {scheme: proxy for scheme, proxy in proxies.items() if proxy}
-    if by_scheme.get(url.partition(":")[0], "").startswith("socks"):
-        return True  # urllib cannot ask; TIMEOUTS bounds the wait
-    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # nothing is sent; W&B verifies by certificates of its own
-    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
-    opener = build_opener(ProxyHandler(by_scheme), HTTPSHandler(context=unverified), _NoRedirect())
-    try:
-        opener.open(url, timeout=PROBE_TIMEOUT).close()
-    except HTTPError as error:
-        return error.code < 500
-    except Exception:  # OSError, or no HTTP
-        return False
-    return True

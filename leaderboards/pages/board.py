@@ -57,9 +57,11 @@ def markdown(
     def page(name: str) -> str:
         return f"[{name}](../docs/{name}.md)" if linked else f"`docs/{name}.md` of the suite"
 
+    found = boards(records)
+    names = full_names(found)
     return render(
         "README.md.j2",
-        boards=_sections(records),
+        boards=[_section(records, name, rows, renamed(names.get(name, {}))) for name, rows in found.items()],
         below=BELOW_WORDS,
         averages=averaged_ranks(records),
         curves=plots.curve_figures(records),
@@ -101,10 +103,9 @@ def write(
     figures = Path(folder) / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     (Path(folder) / "README.md").write_text(markdown(records, sheet, verdicts, linked), encoding="utf-8")
-    for scenario in scenarios(records):
-        rows = board(records, scenario)
+    for scenario, rows in boards(records).items():
         if has_figure(rows):
-            plots.save(partial(plots.draw_headline, records, scenario), figures / f"{_stem(scenario)}.svg")
+            plots.save(partial(plots.draw_headline, rows, scenario), figures / f"{_stem(scenario)}.svg")
         for cost, draw in trade_offs.figures(rows, scenario).items():
             plots.save(draw, figures / f"{_stem(scenario)}-against-{cost}.svg")
     for name, draw in plots.curve_figures(records).items():
@@ -148,11 +149,9 @@ def setting(rows: Sequence[Row]) -> str:
     return ", ".join(f"{name} {value}" for name, value in said.items() if value is not None)
 
 
-def _sections(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """What the page shows of each scenario."""
-    boards = {scenario: board(records, scenario) for scenario in scenarios(records)}
-    names = full_names(boards)
-    return [_section(records, name, rows, renamed(names.get(name, {}))) for name, rows in boards.items()]
+def boards(records: Sequence[Record]) -> dict[str, list[Row]]:
+    """The board of each scenario, from which all pages are filled."""
+    return {scenario: board(records, scenario) for scenario in scenarios(records)}
 
 
 def renamed(names: Mapping[str, str]) -> str:

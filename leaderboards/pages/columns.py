@@ -1,6 +1,7 @@
 """The columns of a board's tables, and its tables as lines of Markdown."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from leaderboards.encoders import WORST
 from leaderboards.markdown import MISSING, in_bytes, rank_of, table_lines, three_digits, with_spread
@@ -22,11 +23,7 @@ ENCODERS_WORDS = "*mean* and *worst* are over the encoders that a run leaves, on
 EPSILON, IMAGES = "epsilon", "images: clients + server"
 
 
-def _score(key: str, decimals: int) -> Callable[[Row], str]:
-    return lambda row: _score_text(row, key, decimals)
-
-
-def _score_text(row: Row, key: str, decimals: int) -> str:
+def _score(row: Row, key: str, decimals: int) -> str:
     """A row's score; of several encoders `mean 52.3 ± 0.4, worst 48.2`, the latter a mean over seeds too."""
     text = f"{with_spread(row.cells.get(key), decimals)}{f' {BELOW}' if key in row.below else ''}"
     worst = row.cells.get(f"{key}{WORST}")
@@ -65,7 +62,7 @@ def _uniformity(row: Row) -> str:
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "rank": rank_of,
     "row": lambda row: row.row,
-    **{heading: _score(key, decimals) for key, (heading, decimals) in SCORES["board"].items()},
+    **{heading: partial(_score, key=key, decimals=decimals) for key, (heading, decimals) in SCORES["board"].items()},
     "uniformity: total / within / between": _uniformity,
     "bytes up": lambda row: in_bytes(row.bytes_up),
     "bytes down": lambda row: in_bytes(row.bytes_down),
@@ -102,11 +99,12 @@ def terminal_columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
     probes = [SCORE_COLUMNS[key][0] for key in _PROBES]
     names = {column: shown[column] for column in ("rank", "row")}
     others = {column: text for column, text in shown.items() if column not in (*names, *probes)}
-    return names | {SCORE_COLUMNS[key][0]: _score(key, SCORE_COLUMNS[key][1]) for key in _LABEL_FREE} | others
+    free = {SCORE_COLUMNS[key][0]: partial(_score, key=key, decimals=SCORE_COLUMNS[key][1]) for key in _LABEL_FREE}
+    return names | free | others
 
 
 def other_protocols_lines(rows: Iterable[Row], columns: Mapping[str, tuple[str, int]]) -> list[str]:
     """Scores of other protocols as a table of Markdown. columns: score -> its heading and decimals."""
-    texts = [_score(key, decimals) for key, (_, decimals) in columns.items()]
     headings = ["row", *(heading for heading, _ in columns.values())]
-    return table_lines(headings, [[row.row, *(text(row) for text in texts)] for row in rows], "lr")
+    lines = [[row.row, *(_score(row, key, decimals) for key, (_, decimals) in columns.items())] for row in rows]
+    return table_lines(headings, lines, "lr")

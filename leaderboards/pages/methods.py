@@ -7,24 +7,19 @@ from pathlib import Path
 
 from leaderboards.comparisons import Difference, bases, differences, methods
 from leaderboards.markdown import anchor, escape, replace_between, rewrite, table_lines
-from leaderboards.pages.board import scenarios
+from leaderboards.pages.board import boards
 from leaderboards.pages.columns import BELOW, BELOW_WORDS, COLUMNS, ENCODERS_WORDS, WORST_ENCODER
 from leaderboards.pages.reproduction import heading
 from leaderboards.papers import bibliography
 from leaderboards.papers.tables import Published
-from leaderboards.rank import FLOOR, HEADLINE, Row, board
+from leaderboards.rank import FLOOR, HEADLINE, Row
 from leaderboards.schema import Record
 
-START = "<!-- ours: written by the board command from the run records -->"
-END = "<!-- end of ours -->"
-PUBLISHED_START = "<!-- published: written by the board command from leaderboards/published -->"
-PUBLISHED_END = "<!-- end of published -->"
-SECTIONS = {"Published numbers": (PUBLISHED_START, PUBLISHED_END), "Measured here": (START, END)}
-
-
-def boards(records: Sequence[Record]) -> dict[str, list[Row]]:
-    """The board of each scenario, from which all pages are filled."""
-    return {scenario: board(records, scenario) for scenario in scenarios(records)}
+SECTIONS = {
+    "Published numbers": ("published", "written by the board command from leaderboards/published"),
+    "Measured here": ("ours", "written by the board command from the run records"),
+}
+"""Section of a page -> the mark of what is written there, and by whom."""
 
 
 def filled(page: str, method: str, boards: Mapping[str, list[Row]], cells: Sequence[Published]) -> str:
@@ -33,12 +28,12 @@ def filled(page: str, method: str, boards: Mapping[str, list[Row]], cells: Seque
     A page without marks gets them, in sections of their own.
     """
     page = page.partition("\n## BibTeX\n")[0].rstrip("\n") + "\n"
-    for title, marks in SECTIONS.items():
-        if not any(mark in page for mark in marks):
-            page += f"\n## {title}\n\n{marks[0]}\n{marks[1]}\n"
-    page = replace_between(page, START, END, _table(method, boards))
+    for title, (mark, writer) in SECTIONS.items():
+        if f"<!-- {mark}: " not in page and f"<!-- end of {mark} -->" not in page:
+            page += f"\n## {title}\n\n<!-- {mark}: {writer} -->\n<!-- end of {mark} -->\n"
+    page = replace_between(page, "ours", _table(method, boards))
     known = {row.method for rows in boards.values() for row in rows}
-    page = replace_between(page, PUBLISHED_START, PUBLISHED_END, _published(page, method, cells, known))
+    page = replace_between(page, "published", _published(page, method, cells, known))
     papers = "\n".join(bibliography.read()[key].text for key in methods().get(method, {}).get("paper", ()))
     return f"{page}\n## BibTeX\n\n```bibtex\n{papers}```\n" if papers else page
 

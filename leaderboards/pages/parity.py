@@ -3,7 +3,7 @@
 `benchmark.parity` measures it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ConfigDict
@@ -16,8 +16,6 @@ from leaderboards.schema import Record
 
 FILE = "parity.json"
 """The table's file in the leaderboards' folder."""
-START = "<!-- parity: written by the parity command from tests/parity -->"
-END = "<!-- end of parity -->"
 MAIN, CHANGED = "cifar10-micro", "cifar10-micro-settings"
 """The scenario of the suite's rows, and that of rows `ROW+KEY=VALUE`: such a row with one setting of the authors."""
 
@@ -88,44 +86,27 @@ def read(path: str | Path) -> Parity:
     return store.read_table(path, Parity, "parity table", "parity")
 
 
-def write(path: str | Path, results: Iterable[Result]) -> None:
-    """Writes the table as JSON."""
-    store.write_table(path, Parity(tuple(results)))
-
-
 def filled(page: str, parity: Parity, records: Sequence[Record] = ()) -> str:
     """docs/parity.md with the tables between its marks; records: of the runs whose accuracies are compared."""
     values = {"results": parity.results, "accuracies": accuracies(records)}
     functions = {"shown": shown, "two_digits": two_digits, "signed": signed}
-    return replace_between(page, START, END, render("parity.md.j2", **values, **functions))
+    return replace_between(page, "parity", render("parity.md.j2", **values, **functions))
 
 
-@dataclass(frozen=True)
-class Accuracies:
-    """A row's probe accuracies over the seeds that it has with the suite's settings and with one of the authors'.
+def accuracies(records: Sequence[Record]) -> list[tuple[str, str, Cell, Cell, Cell]]:
+    """What settings of the authors did to probe accuracy: `KEY=VALUE`, row, without it, with it, the difference.
 
-    setting: `KEY=VALUE`. difference: with the setting minus without, of one seed each.
+    Over the seeds that a row has both ways; the difference is with the setting minus without, of one seed each.
     """
-
-    row: str
-    setting: str
-    default: Cell
-    changed: Cell
-    difference: Cell
-
-
-def accuracies(records: Sequence[Record]) -> list[Accuracies]:
-    """What each setting of the authors did to accuracy, by setting and row."""
     default, changed = ({row.row: row.headline for row in board(records, scenario)} for scenario in (MAIN, CHANGED))
     compared = []
     for name, scores in changed.items():
         row, _, setting = name.partition("+")
-        seeds = sorted(scores.keys() & default.get(row, {}).keys())
-        if seeds:
-            pairs = [(default[row][seed], scores[seed]) for seed in seeds]
-            cells = (*map(Cell.of, zip(*pairs, strict=True)), Cell.of([after - before for before, after in pairs]))
-            compared.append(Accuracies(row, setting, *cells))
-    return sorted(compared, key=lambda each: (each.setting, each.row))
+        pairs = [(default[row][seed], scores[seed]) for seed in sorted(scores.keys() & default.get(row, {}).keys())]
+        if pairs:
+            before, after = map(Cell.of, zip(*pairs, strict=True))
+            compared.append((setting, row, before, after, Cell.of([new - old for old, new in pairs])))
+    return sorted(compared)
 
 
 def signed(cell: Cell, decimals: int) -> str:

@@ -15,7 +15,7 @@ from leaderboards.comparisons import COMPARISONS
 from leaderboards.labels import short
 from leaderboards.markdown import rank_of, seeds_phrase, with_spread
 from leaderboards.palette import GREY, LIGHT, looks
-from leaderboards.rank import FLOOR, HEADLINE, Cell, board, fitted, runs
+from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, fitted, runs
 from leaderboards.schema import Record
 from leaderboards.significance import Fit
 
@@ -65,23 +65,39 @@ def save(draw: Callable[[], "Figure"], path: str | Path) -> None:
         draw().savefig(path, format="svg", metadata={"Date": None, "Creator": None})
 
 
-def draw_headline(records: Sequence[Record], scenario: str) -> "Figure":
-    """The headline of a scenario as a dot plot.
+def panels(width: float, height: float, count: int = 1) -> "tuple[Figure, list[Axes]]":
+    """A figure of this size in inches, and its axes side by side."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    every = list(figure.subplots(1, count, squeeze=False)[0])
+    for axes in every:
+        axes.spines[["right", "top"]].set_visible(False)
+    return figure, every
+
+
+def logarithmic(axes: "Axes") -> None:
+    """Makes the x axis one of orders of magnitude."""
+    from matplotlib.ticker import NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")  # powers need mathematical text, which STYLE turns off
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_headline(rows: Sequence[Row], scenario: str) -> "Figure":
+    """The headline of a board as a dot plot.
 
     A dot is a seed, a tick the mean of several seeds, a bar one standard deviation to either side, the dashed line the
     untrained encoder. A band is behind the rows that no other is known to be better than; the line above the rows is as
     long as the difference that tells two of them apart.
     """
-    from matplotlib.figure import Figure
-
-    rows = [row for row in board(records, scenario) if HEADLINE in row.cells]
+    rows = [row for row in rows if HEADLINE in row.cells]
     ranked = [row for row in rows if row.row != FLOOR]
-    figure = Figure(figsize=(7.2, 1.1 + 0.3 * max(len(ranked), 1)), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(7.2, 1.1 + 0.3 * max(len(ranked), 1))
     for y, row in enumerate(ranked):
         if row.rank and row.rank[0] == 1:
             axes.axhspan(y - 0.5, y + 0.5, color=BAND, linewidth=0, zorder=0)
-    for y, row in enumerate(ranked):
         _dots(axes, y, row.cells[HEADLINE], list(row.headline.values()))
         axes.text(1.02, y, rank_of(row), transform=axes.get_yaxis_transform(), va="center")
     for row in rows[len(ranked) :]:
@@ -94,7 +110,7 @@ def draw_headline(records: Sequence[Record], scenario: str) -> "Figure":
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
-    axes.spines[["left", "right", "top"]].set_visible(False)
+    axes.spines["left"].set_visible(False)
     return figure
 
 
@@ -132,10 +148,10 @@ def curve_figures(records: Sequence[Record]) -> dict[str, Callable[[], "Figure"]
     figures: dict[str, Callable[[], Figure]] = {}
     for spec in COMPARISONS["figures"]:
         groups = runs(records, spec["scenario"])
-        curves = {
+        every = {
             row: [record["curve"] for record in groups.get(row, []) if record.get("curve")] for row in spec["rows"]
         }
-        curves = {row: seeds for row, seeds in curves.items() if seeds}  # old records have no curves
+        curves = {row: seeds for row, seeds in every.items() if seeds}  # old records have no curves
         if len(curves) > 1:
             figures[spec["file"]] = partial(_draw_curves, curves, spec)
     return figures
@@ -197,13 +213,12 @@ def spread_labels(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def _draw_curves(curves: Mapping[str, list[Curve]], spec: Mapping[str, Any]) -> "Figure":
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, NullFormatter
+    from matplotlib.ticker import MaxNLocator
 
-    panels, key = spec["metrics"], spec.get("against", "round")
+    metrics, key = spec["metrics"], spec.get("against", "round")
     label, unit = X_AXES[key]
-    figure = Figure(figsize=(max(6.4, 3.6 * len(panels) + 1.2), 3.4), layout="constrained")
-    for axes, (metric, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+    figure, every = panels(max(6.4, 3.6 * len(metrics) + 1.2), 3.4, len(metrics))
+    for axes, (metric, title) in zip(every, metrics.items(), strict=True):
         ends: list[End] = []
         for (row, seeds), (colour, dash, _) in zip(curves.items(), looks(curves), strict=True):
             points = mean_and_spread(seeds, metric, key)
@@ -214,13 +229,10 @@ def _draw_curves(curves: Mapping[str, list[Curve]], spec: Mapping[str, Any]) -> 
             ends += [(short(row, NAME), x[-1], points[-1][1], colour)] if points else []
         axes.set_xlabel(label)
         if key == "bytes":  # methods differ by orders of magnitude
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter("{x:g}")  # powers need mathematical text, which STYLE turns off
-            axes.xaxis.set_minor_formatter(NullFormatter())
+            logarithmic(axes)
         else:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_title(title, loc="left", fontsize=9)
-        axes.spines[["right", "top"]].set_visible(False)
         label_ends(axes, ends)
     count = seeds_phrase(map(len, curves.values()))
     shown = count if count == "one seed" else f"mean and spread of {count}"

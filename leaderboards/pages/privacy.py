@@ -17,8 +17,6 @@ from leaderboards.markdown import in_bytes, render, replace_between
 
 SHEET = "privacy.json"
 """The sheet's file in the leaderboards' folder."""
-START = "<!-- sheet: written by the privacy command from the methods -->"
-END = "<!-- end of sheet -->"
 PLAIN = "sent as it is"
 COLUMNS = ("method", "phase", "entry", "what it is", "bytes", "when", "combined", "the server needs", "protected")
 
@@ -73,11 +71,6 @@ def read(path: str | Path) -> Sheet:
     return store.read_table(path, Sheet, "privacy sheet", "privacy")
 
 
-def write(path: str | Path, sheet: Sheet) -> None:
-    """Writes the sheet as JSON; the same sheet gives the same bytes."""
-    store.write_table(path, sheet)
-
-
 def sizes(entries: Iterable[Entry]) -> str:
     """`R 1.05 MB, weights 48.9 MB`; an entry that is combined in several ways is counted once."""
     sizes = {(entry.phase, entry.entry): entry.bytes for entry in entries}
@@ -86,7 +79,7 @@ def sizes(entries: Iterable[Entry]) -> str:
 
 def filled(page: str, sheet: Sheet) -> str:
     """docs/privacy.md with the sheet's tables between its marks."""
-    return replace_between(page, START, END, render("privacy.md.j2", sheet=sheet, columns=COLUMNS, cells=cells))
+    return replace_between(page, "sheet", render("privacy.md.j2", sheet=sheet, columns=COLUMNS, cells=cells))
 
 
 def table(method: Method) -> Table:

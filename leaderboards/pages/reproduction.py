@@ -12,8 +12,6 @@ from leaderboards.papers.verdicts import OFF, OPEN, REPRODUCED, Verdict
 from leaderboards.schema import Record
 from leaderboards.store import load_yaml
 
-START = "<!-- published: written by the board command from leaderboards/published and the run records -->"
-END = "<!-- end of published -->"
 EXPLANATIONS: dict[str, str] = load_yaml("explanations.yaml")
 """Table, as "paper, table" -> the likely reason why our numbers differ."""
 
@@ -39,15 +37,10 @@ def filled(page: str, verdicts: Sequence[Verdict], records: Sequence[Record] = (
         found = [each for each in results if (each.scenario.partition("/")[0], each.method, each.objective) == run]
         return ", ".join(f"{each.file}{'' if each.met else ' (not met)'}" for each in found) or "none"
 
-    shown: dict[str, Any] = {
-        "laid_out": laid_out,
-        "printed": printed,
-        "runs": runs,
-        "remarks": remarks,
-        "explained": explained,
-    }
-    shown |= {"parity_of": parity_of, "heading": heading, "counted": counted(verdicts), "trained": trained(verdicts)}
-    return replace_between(page, START, END, render("reproduction.md.j2", groups=tables(verdicts), **shown))
+    functions = (laid_out, printed, runs, remarks, explained, parity_of, heading)
+    shown: dict[str, Any] = {function.__name__: function for function in functions}
+    shown |= {"counted": counted(verdicts), "trained": trained(verdicts)}
+    return replace_between(page, "published", render("reproduction.md.j2", groups=tables(verdicts), **shown))
 
 
 def counted(verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -55,13 +48,8 @@ def counted(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     kinds = Counter(verdict.kind for verdict in verdicts)
     reasons = Counter(verdict.why for verdict in verdicts if verdict.kind == OPEN)
     trained = sum(verdict.kind != OPEN and verdict.cell.ours is not None for verdict in verdicts)
-    return {
-        "all": len(verdicts),
-        "reproduced": kinds[REPRODUCED],
-        "off": kinds[OFF],
-        "reasons": reasons.most_common(),
-        "trained": trained,
-    }
+    counts = {"all": len(verdicts), "reproduced": kinds[REPRODUCED], "off": kinds[OFF], "trained": trained}
+    return {**counts, "reasons": reasons.most_common()}
 
 
 def trained(verdicts: Sequence[Verdict]) -> dict[str, list[tuple[str, str, str, list[str]]]]:

@@ -14,7 +14,7 @@ from typing import Any
 from leaderboards import palette
 from leaderboards.averages import full_names, mean_rank
 from leaderboards.encoders import WORST, count, mean_of, shown
-from leaderboards.pages import board, methods, reproduction
+from leaderboards.pages import board, reproduction
 from leaderboards.pages.columns import SCORE_COLUMNS, of_encoders
 from leaderboards.pages.privacy import Sheet
 from leaderboards.papers.verdicts import Verdict
@@ -40,7 +40,7 @@ def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path, 
 
 def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet | None) -> dict[str, Any]:
     """Everything that the site shows. sheet: the privacy sheet."""
-    boards = methods.boards(records)
+    boards = board.boards(records)
     names, every = full_names(boards), sorted({row.row for rows in boards.values() for row in rows})
     return {
         "columns": [

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leaderboards.markdown import render, replace_between, rewrite
-from leaderboards.pages.methods import END, START
-from leaderboards.pages.plots import GRID, End, label_ends, save
+from leaderboards.pages.plots import GRID, End, label_ends, panels, save
 from leaderboards.palette import Look, looks
 from leaderboards.rank import HEADLINE, Cell, Row, board
 from leaderboards.schema import Record
@@ -32,7 +31,7 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
             rows = _rows(study, records)
             ours = our_curves(study, rows)
             text = table(study, ours, epsilons(study, rows))
-            rewrite(page, partial(replace_between, start=START, end=END, text=text))
+            rewrite(page, partial(replace_between, mark="ours", text=text))
             if ours:
                 save(partial(_draw, study, ours), page.with_suffix(".svg"))
 
@@ -85,14 +84,8 @@ def table(study: Mapping[str, Any], ours: Mapping[str, Curve], epsilon: Mapping[
     columns = {f"{name}, ours": curve for name, curve in ours.items()}
     columns |= {f"{name}, paper": curve for name, curve in paper_curves(study).items()}
     counts = [cell.n for curve in ours.values() for cell in curve.values()]
-    rows = {
-        "columns": columns,
-        "positions": positions(columns.values()),
-        "epsilon": epsilon,
-        "counts": counts,
-        "label": label,
-    }
-    return render("study.md.j2", study=study, **rows)
+    rows = {"columns": columns, "positions": positions(columns.values()), "epsilon": epsilon, "counts": counts}
+    return render("study.md.j2", study=study, label=label, **rows)
 
 
 def positions(curves: Iterable[Curve]) -> list[float | str]:
@@ -108,16 +101,14 @@ def label(position: float | str) -> str:
 
 
 def _draw(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> "Figure":
-    from matplotlib.figure import Figure
-
-    panels = [(f"ours: {study['ours']['title']}", ours)]
+    shown = [(f"ours: {study['ours']['title']}", ours)]
     if theirs := paper_curves(study):
-        panels.append((f"paper: {study['paper']['title']}", theirs))
-    figure = Figure(figsize=(max(6.4, 5.2 * len(panels)), 3.8), layout="constrained")
-    names = list(dict.fromkeys(name for _, curves in panels for name in curves))
+        shown.append((f"paper: {study['paper']['title']}", theirs))
+    figure, every = panels(max(6.4, 5.2 * len(shown)), 3.8, len(shown))
+    names = list(dict.fromkeys(name for _, curves in shown for name in curves))
     rows = {name: next(iter(line.values())).split()[1] for name, line in study["ours"]["lines"].items()}
     styles = dict(zip(names, looks(rows.get(name, name) for name in names), strict=True))
-    for axes, (title, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    for axes, (title, curves) in zip(every, shown, strict=True):
         _panel(axes, curves, styles)
         axes.set_xlabel(study["axis"])
         axes.set_title(textwrap.fill(title, 60), loc="left", fontsize=8)
@@ -150,5 +141,4 @@ def _panel(axes: "Axes", curves: Mapping[str, Curve], styles: Mapping[str, Look]
     axes.set_xticks(range(len(axis)), [label(x) for x in axis])
     axes.set_ylabel("linear probe (%)")
     axes.grid(axis="y", color=GRID, linewidth=0.6)
-    axes.spines[["right", "top"]].set_visible(False)
     label_ends(axes, ends)

@@ -1,12 +1,11 @@
 """Trade-offs: a row's accuracy against what it costs, with the rows that no other row is cheaper and better than."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leaderboards.pages.plots import BLUE, GRID, INK, LABEL
+from leaderboards.pages.plots import BLUE, GRID, INK, LABEL, logarithmic, panels
 from leaderboards.palette import GREY
 from leaderboards.rank import HEADLINE, Row
 
@@ -20,8 +19,7 @@ MARKED = 6
 """Different costs at most that are the marks of a logarithmic axis, whose powers of ten may all lie outside."""
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """What a row's accuracy costs.
 
     title, label: of a figure and its axis. of: a row -> its cost; None: it has none. log: whether the axis is.
@@ -101,21 +99,15 @@ def undominated(points: Points) -> list[str]:
 
 
 def _draw(points: Points, cost: Cost, scenario: str) -> "Figure":
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import NullFormatter
-
     front = undominated(points)
-    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(7.2, 3.2)
     others = [point for row, point in points.items() if row not in front]
     axes.plot([x for x, _ in others], [y for _, y in others], "o", color=GREY, markersize=3.5, markeredgewidth=0)
     x, y = ([points[row][index] for row in front] for index in (0, 1))
     axes.step(x, y, where="post", color=BLUE, linewidth=1, alpha=0.6)
     axes.plot(x, y, "o", color=BLUE, markersize=5, markeredgewidth=0)
     if cost.log:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        logarithmic(axes)
         costs = sorted({float(f"{value:.3g}") for value, _ in points.values()})
         if len(costs) <= MARKED and all(more > 1.3 * less for less, more in pairwise(costs)):  # far enough for numbers
             axes.set_xticks(costs)
@@ -123,7 +115,6 @@ def _draw(points: Points, cost: Cost, scenario: str) -> "Figure":
     axes.set_title(f"{cost.title} ({scenario})", loc="left", fontsize=10, fontweight="bold", color=INK)
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.spines[["right", "top"]].set_visible(False)
     away: dict[str, Any] = {"xytext": (0, 5), "textcoords": "offset points"}
     for row in front:
         axes.annotate(row, points[row], **away, ha="center", va="bottom", fontsize=LABEL, color=INK)

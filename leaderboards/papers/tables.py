@@ -104,9 +104,8 @@ def read(file: Path) -> list[Published]:
         paper = yaml.load(file.read_text(encoding="utf-8"), _UniqueKeys)
     except (OSError, yaml.YAMLError) as error:
         raise RecordError(f"{file}: not a readable YAML file ({' '.join(str(error).split())})") from error
-    _check_keys(
-        file.name, paper, ("paper", "name", "tables"), ("cite", "setting", "remark", "unit", "no_run", "training")
-    )
+    optional = ("cite", "setting", "remark", "unit", "no_run", "training")
+    _check_keys(file.name, paper, ("paper", "name", "tables"), optional)
     if "cite" not in paper and paper["paper"] not in bibliography.read():
         raise RecordError(f"{file.name}: cite is missing, and {bibliography.FILE.name} has no entry {paper['paper']!r}")
     cite = paper["cite"] if "cite" in paper else bibliography.read()[paper["paper"]].line
@@ -115,19 +114,13 @@ def read(file: Path) -> list[Published]:
     for name, table in paper["tables"].items():
         where = f"{file.name}, table {name}"
         _check_keys(where, table, ("title", "columns", "rows"), ("setting", "remark", *KEYS))
-        source = {
-            "table": str(name),
-            "title": table["title"],
-            "paper": paper["paper"],
-            "name": paper["name"],
-            "cite": cite,
-        }
+        source = {**{key: paper[key] for key in ("paper", "name")}, "cite": cite, "table": str(name)}
+        source |= {"title": table["title"]}
         for row, content in table["rows"].items():
             cells += _row(f"{where}, {row}", paper, table, content, patterns, {**source, "row": str(row)})
     if idle := training.unused(patterns, (cell.training for cell in cells)):
-        raise RecordError(
-            f"{file.name}: training pattern {idle[0]!r} sets nothing for any scenario and row of the file"
-        )
+        why = "sets nothing for any scenario and row of the file"
+        raise RecordError(f"{file.name}: training pattern {idle[0]!r} {why}")
     return cells
 
 
@@ -251,9 +244,7 @@ def _check_keys(where: str, content: Content, required: Sequence[str], optional:
         raise RecordError(f"{where}: {content!r} is not a mapping")
     if missing := [key for key in required if not content.get(key)]:
         raise RecordError(f"{where}: {missing[0]} is missing")
-    for what, keys, known in (
-        ("", content, (*required, *optional)),
-        ("setting ", content.get("setting", {}), SETTINGS),
-    ):
+    settings = content.get("setting", {})
+    for what, keys, known in (("", content, (*required, *optional)), ("setting ", settings, SETTINGS)):
         if unknown := sorted(str(key) for key in keys if key not in known):
             raise RecordError(f"{where}: {what}{unknown[0]} is unknown; there are {', '.join(known)}")

@@ -15,25 +15,18 @@ from typing import Any, NamedTuple
 
 from leaderboards.schema import RecordError, is_number
 
-FIELDS: dict[str, tuple[str, ...]] = {
-    "optimizer": ("optimizer.class",),
-    "lr": ("optimizer.lr",),
-    "sgd_momentum": ("optimizer.momentum",),
-    "weight_decay": ("optimizer.weight_decay",),
-    "schedule": ("schedule.name",),
-    "loss_temperature": ("objective.temperature",),
-    "augmentation": (),
-    "head": ("objective.projector", "heads.projector"),
-}
-"""Setting -> fields of a record that hold it, the first that is there; views are all of `views.`."""
 NUMBER = (int, float)
-KINDS: dict[str, Any] = dict.fromkeys(FIELDS, NUMBER) | {
-    "optimizer": str,
-    "schedule": str,
-    "augmentation": dict,
-    "head": list,
+FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "optimizer": (str, ("optimizer.class",)),
+    "lr": (NUMBER, ("optimizer.lr",)),
+    "sgd_momentum": (NUMBER, ("optimizer.momentum",)),
+    "weight_decay": (NUMBER, ("optimizer.weight_decay",)),
+    "schedule": (str, ("schedule.name",)),
+    "loss_temperature": (NUMBER, ("objective.temperature",)),
+    "augmentation": (dict, ()),
+    "head": (list, ("objective.projector", "heads.projector")),
 }
-"""Setting -> type of its value."""
+"""Setting -> type of its value, fields of a record that hold it, the first that is there; views: all of `views.`."""
 CONSTANT = (*NUMBER, bool, str)
 """Types of a constant's value."""
 WANTED: dict[Any, str] = {
@@ -81,25 +74,22 @@ def of_row(where: str, training: Patterns, scenario: str, row: str) -> dict[str,
 
 
 def _read(where: str, pattern: str, content: Any) -> dict[str, Given]:
-    if isinstance(content, Mapping) and list(content) == [OPEN]:
-        return {key: Given(str(content[OPEN]), OPEN, pattern) for key in FIELDS}
     if not isinstance(content, Mapping):
         raise RecordError(f"{where}: {content!r} is not a mapping")
+    if list(content) == [OPEN]:
+        return {key: Given(str(content[OPEN]), OPEN, pattern) for key in FIELDS}
     if unknown := sorted(str(key) for key in content if key not in FIELDS and "." not in str(key)):
-        raise RecordError(
-            f"{where}: {unknown[0]} is unknown; there are {', '.join(FIELDS)}, and fields as method.alpha"
-        )
+        known = f"{', '.join(FIELDS)}, and fields as method.alpha"
+        raise RecordError(f"{where}: {unknown[0]} is unknown; there are {known}")
     given = {}
     for key, value in content.items():
         marks = (CODE, CONVERTED, *WORDS)
         source = next((word for word in marks if isinstance(value, Mapping) and list(value) == [word]), PAPER)
         value = value if source == PAPER else value[source]
-        kind = str if source in WORDS else KINDS.get(key, CONSTANT)
+        kind = str if source in WORDS else FIELDS.get(key, (CONSTANT,))[0]
         if not isinstance(value, kind) and (value is not None or source != PAPER):
-            what = WANTED[kind]
-            raise RecordError(
-                f"{where}: {key} is {value!r}; give {what}, {{code: ...}}, {{open: why}}, {{differs: why}} or null"
-            )
+            ways = f"{WANTED[kind]}, {{code: ...}}, {{open: why}}, {{differs: why}} or null"
+            raise RecordError(f"{where}: {key} is {value!r}; give {ways}")
         given[key] = Given(value, source, pattern)
     return given
 
@@ -120,7 +110,8 @@ def differences(training: Mapping[str, Given], settings: Mapping[str, Any]) -> I
 def _of_record(key: str, settings: Mapping[str, Any]) -> Any:
     if key == "augmentation":
         return {field.removeprefix("views."): value for field, value in settings.items() if field.startswith("views.")}
-    value = next((settings[field] for field in FIELDS.get(key, (key,)) if settings.get(field) is not None), None)
+    _, fields = FIELDS.get(key, (CONSTANT, (key,)))
+    value = next((settings[field] for field in fields if settings.get(field) is not None), None)
     return str(value).rpartition(".")[2] if key == "optimizer" else value
 
 

@@ -8,13 +8,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import Generator, Tensor
 from torch.utils.data import Dataset
 
 from datamodules import sources
 from datamodules.errors import DataError
 
 RNG = np.random.default_rng(0)
+
+
+def seeded(seed: int) -> Generator:
+    """Torch's generator of this seed."""
+    return torch.Generator().manual_seed(seed)
+
+
+def bytes_of(shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    """Random uint8."""
+    return torch.randint(256, shape, dtype=torch.uint8, generator=seeded(seed))
 
 
 def picture(size: tuple[int, int] = (8, 8), channels: int = 3) -> np.ndarray:

@@ -8,6 +8,7 @@ import torch
 from datamodules import compiled, views
 from datamodules.compiled import apply_compiled, apply_table, tabulate
 from datamodules.recipe import Recipe, ViewError
+from tests.datamodules.own_data import bytes_of, refused, seeded
 
 EVERY_STAGE = {"blur": 0.5, "blur_kernel": 5, "solarize": 0.5, "rotation": 20}
 RECIPES = {
@@ -21,14 +22,6 @@ RECIPES = {
     "crop alone": {"jitter_p": 0.0, "grayscale": 0.0},
     "zero jitter": {"jitter": (0.0, 0.0, 0.0, 0.0)},
 }
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
-
-
-def bytes_of(*shape):
-    return torch.randint(256, shape, dtype=torch.uint8, generator=seeded(0))
 
 
 def both(function, images, recipe, seed=1):
@@ -47,7 +40,7 @@ def test_fixed_shapes_give_the_views_of_the_reference(name, shape):
     changes = RECIPES[name]
     if shape[1] == 1 and "mean" in changes:
         changes = changes | {"mean": (0.5,), "std": (0.8,)}
-    images, recipe = bytes_of(*shape), Recipe(16, **changes)
+    images, recipe = bytes_of(shape), Recipe(16, **changes)
     before = images.clone()
     reference, ours = both(uncompiled, images, recipe)
     torch.testing.assert_close(ours, reference, atol=1e-5, rtol=0)
@@ -64,18 +57,18 @@ def test_compiled_is_the_reference_for_any_number_of_images_by_one_compilation()
     programs = torch._dynamo.utils.counters["stats"]
     before = programs["unique_graphs"]
     for n in (6, 2, 40, 1, 0):
-        reference, ours = both(apply_compiled, bytes_of(n, 3, 8, 8), recipe, seed=n)
+        reference, ours = both(apply_compiled, bytes_of((n, 3, 8, 8)), recipe, seed=n)
         torch.testing.assert_close(ours, reference, atol=1e-5, rtol=0)
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
-        reference, ours = both(apply_compiled, bytes_of(9, 3, 8, 8), recipe)
+        reference, ours = both(apply_compiled, bytes_of((9, 3, 8, 8)), recipe)
     torch.testing.assert_close(ours, reference, atol=1e-5, rtol=0)
     assert programs["unique_graphs"] == before + 1
 
 
 def test_wrong_images_are_errors_before_anything_is_compiled(monkeypatch):
     monkeypatch.setattr(compiled, "_compiled", lambda: pytest.fail("compiled"))
-    images, recipe = bytes_of(4, 1, 8, 8), Recipe(8, mean=(0.5, 0.5), std=(0.5, 0.5))
-    with pytest.raises(ViewError, match="the images have 1 channels; give 1 or as many"):
+    images, recipe = bytes_of((4, 1, 8, 8)), Recipe(8, mean=(0.5, 0.5), std=(0.5, 0.5))
+    with refused("the images have 1 channels; give 1 or as many", ViewError):
         apply_compiled(images, views.draw(4, 8, 8, recipe, seeded(0)), recipe)
-    with pytest.raises(ViewError, match="give uint8"):
+    with refused("give uint8", ViewError):
         apply_compiled(images.float(), views.draw(4, 8, 8, Recipe(8), seeded(0)), Recipe(8))

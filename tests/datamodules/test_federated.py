@@ -15,7 +15,7 @@ from datamodules.federated import CHUNK, Batch, FederatedDataModule
 from datamodules.recipe import Recipe
 from datamodules.sources import Source, Split
 from datamodules.views import apply, plain
-from tests.datamodules.own_data import refused
+from tests.datamodules.own_data import refused, seeded
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (90, 3, 8, 8), dtype=np.uint8)
@@ -28,10 +28,6 @@ RECIPE = Recipe(8)
 
 def module(**kwargs: Any) -> FederatedDataModule:
     return FederatedDataModule(SOURCE, PARTS, RECIPE, **kwargs)
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def batches(
@@ -165,13 +161,6 @@ def test_batches_have_labels_on_demand_but_not_for_public_images() -> None:
         None, order=None, names=("plain",), data=module(public=np.array([4, 2]), public_images=255 - IMAGES)
     )
     assert torch.equal(batch.views[0], shown(np.array([4, 2]), 255 - IMAGES))  # those of another data set
-
-
-def test_quarter_turns_come_with_the_rotated_view() -> None:
-    assert batches()[0].turns is None
-    sequence = batches(2, names=("plain", "rotate"), epochs=5)
-    assert all(batch.turns.shape == batch.index.shape for batch in sequence)
-    assert set(torch.cat([batch.turns for batch in sequence]).tolist()) == {0, 1, 2, 3}
 
 
 def test_the_other_view_has_a_second_order_over_the_clients_images() -> None:

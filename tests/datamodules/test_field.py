@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from datamodules import listing, natural, sources
-from datamodules.embedded import a_fifth
 from datamodules.errors import DataError, PartitionError
+from datamodules.raw import a_fifth
 from tests.datamodules.own_data import load, make, refused, save
 
 TRAIN = ("train", "training", "train_set", "trainset", "training-data", "seg_train", "train2017")
@@ -179,6 +179,10 @@ class TestLabelsThatAreMissing:
         with refused(r"has no label, others have: .*; data\.labels=false uses none"):
             load(tmp_path)
         assert not load(tmp_path, labels=False).labelled
+        make(tmp_path / "listed", images=6)
+        (tmp_path / "listed" / "metadata.csv").write_text("file_name,label\n0.png,a\n1.png,b\n")
+        with refused(r"2\.png of train has no label, others have"):
+            load(tmp_path, "listed")
         write(tmp_path, "table", {"train": ("train", True), "test": ("", True)})
         with refused(r"test0\.png has no split, others have"):
             load(tmp_path)
@@ -260,7 +264,8 @@ class TestOtherFormats:
         assert all(f"{count} {suffix or 'without a suffix'}" in line for suffix, count in counts.items())
 
     def test_a_class_of_unreadable_images_is_refused_and_a_folder_of_texts_is_left_out(self, tmp_path, mine):
-        (mine / "train" / "notes").mkdir()
+        for name in ("notes", ".hidden"):
+            (mine / "train" / name).mkdir()
         (mine / "train" / "notes" / "a.txt").touch()
         assert load(tmp_path).classes == ("cat", "dog")
         (mine / "train" / "notes" / "a.dcm").touch()
@@ -384,11 +389,3 @@ class TestFilesOfClients:
     def test_paths_may_begin_with_any_name_of_train(self, tmp_path):
         (tmp_path / "clients.csv").write_text("file_name,user\nTraining/a.png,3\n")
         assert natural.by_file(tmp_path / "clients.csv", np.array(["a.png"]), 1).names == ("3",)
-
-
-def test_the_fifth_that_is_held_out_is_the_one_it_was():
-    labels, rng = np.random.default_rng(0).integers(0, 7, 100), np.random.default_rng(0)
-    rows = [rng.permutation(np.flatnonzero(labels == label)) for label in range(7)]
-    held = np.concatenate([each[: round(len(each) / 5)] for each in rows])
-    assert np.flatnonzero(a_fifth(labels)).tolist() == sorted(held.tolist())
-    assert set(labels[held]) == set(range(7))

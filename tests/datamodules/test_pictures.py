@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from datamodules import sources
-from datamodules.folders import read_image
-from datamodules.pictures import as_image
+from datamodules.pictures import as_image, read_image
 from datamodules.sizes import MODES, fitting, with_channels
 from tests.datamodules.own_data import RNG, load, make, picture, refused, save
 

@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,39 +75,19 @@ def femnist(root: Path) -> None:
     leaf(root, lambda k: [k / 3] * 784)
 
 
-def celeba(root: Path) -> None:
-    leaf(root, lambda k: f"00000{k}.jpg")
-
-
 def ham10000(root: Path, images: str = ".") -> None:
     rows = [f"HAM_{k},ISIC_002{k},{'nv' if k % 2 else 'mel'},histo,80.0,male,scalp" for k in range(10)]
     text = "\r\n".join(["lesion_id,image_id,dx,dx_type,age,sex,localization", *rows])
     unpack(root.parent, images + "/ISIC_002{0,1,2,3,4,5,6,7,8,9}.jpg", ("mine.csv", text))
 
 
-def ham10000_in_a_folder(root: Path) -> None:
-    ham10000(root, "HAM10000_images")
-
-
-def isic_2019(root: Path) -> None:
-    unpack(root.parent, "ISIC_0000000.jpg", ("mine.csv", "image,MEL,NV,BCC\nISIC_0000000,0.0,1.0,0.0"))
-
-
-def imagefolder_csv(root: Path) -> None:
-    text = "file_name,label,note\n" + "\n".join(f"{k}.png,{'ab'[k % 2]},x" for k in range(4))
-    unpack(root, "{train,test}/{0,1,2,3}.png", ("{train,test}/metadata.csv", text))
-
-
-def imagefolder_jsonl(root: Path) -> None:
-    lines = [json.dumps({"file_name": f"{k}.png", "label": k % 2, "boxes": [1]}) for k in range(4)]
-    unpack(root, "{train,validation}/{0,1,2,3}.png", ("{train,validation}/metadata.jsonl", "\n".join(lines)))
-
-
-def imagefolder_at_its_root(root: Path) -> None:
-    rows = [f"{split}/{k}.png,{'ab'[k % 2]}" for split in ("train", "test") for k in range(4)]
-    unpack(root, "{train,test}/{0,1,2,3}.png", ("metadata.csv", "\n".join(["file_name,label", *rows])))
-
-
+HAM_IN_A_FOLDER = partial(ham10000, images="HAM10000_images")
+IMAGES = "{train,test}/{0,1,2,3}.png"
+BY_NAME = "file_name,label,note\n" + "\n".join(f"{k}.png,{'ab'[k % 2]},x" for k in range(4))
+BY_PATH = "file_name,label\n" + "\n".join(
+    f"{split}/{k}.png,{'ab'[k % 2]}" for split in ("train", "test") for k in range(4)
+)
+OBJECTS = "\n".join(json.dumps({"file_name": f"{k}.png", "label": k % 2, "boxes": [1]}) for k in range(4))
 GTSRB = ("Train/{0,1}/*.png", "{Test,Meta}/*.png", ("Test.csv", "Width,Height,ClassId,Path\n53,54,1,Test/0.png\n"))
 CATS_BY_FOLDER = ("train/{cats,dogs}/*.jpg", "test/*.jpg")
 OMNIGLOT = ("{Greek,Latin}/character0{1,2}/*.png",)
@@ -133,7 +114,8 @@ LAYOUTS: list[tuple[str, Callable[[Path], None] | tuple, dict[str, Any], Read | 
      Read(2, 6, 6, notes=("val is the test set", "test (6 images) is left out"))),
     ("keras-mnist", keras_mnist, {}, Read(2, 6, 6)),
     ("femnist", femnist, {}, Read(2, 6, 6, 2)),
-    ("celeba", celeba, {}, "x is '000000.jpg', no pixels: .* LEAF's CelebA, give a table"),
+    ("celeba", lambda root: leaf(root, lambda k: f"00000{k}.jpg"), {},
+     "x is '000000.jpg', no pixels: .* LEAF's CelebA, give a table"),
     ("cats-and-dogs", ("train/{cat,dog}.*.jpg", "test1/*.jpg"), {}, Read(0, 6, 3, notes=("test1/ is the test set",))),
     ("cats-and-dogs-by-folder", CATS_BY_FOLDER, {},
      "train has labels, test/ has none: give both, or neither; data.options.splits.test=null"),
@@ -161,19 +143,21 @@ LAYOUTS: list[tuple[str, Callable[[Path], None] | tuple, dict[str, Any], Read | 
     ("ham10000", ham10000, {}, "has a column 'lesion_id': .* data.options.label=COLUMN"),
     ("ham10000", ham10000, {"label": "dx"},
      Read(2, 8, 2, notes=("left out: lesion_id, dx_type, age, sex, localization",))),
-    ("ham10000-in-a-folder", ham10000_in_a_folder, {"label": "dx"}, "data.options.folder=NAME"),
-    ("ham10000-in-a-folder", ham10000_in_a_folder, {"label": "dx", "folder": "HAM10000_images"}, Read(2, 8, 2)),
-    ("isic-2019", isic_2019, {}, "has a column 'MEL'"),
+    ("ham10000-in-a-folder", HAM_IN_A_FOLDER, {"label": "dx"}, "data.options.folder=NAME"),
+    ("ham10000-in-a-folder", HAM_IN_A_FOLDER, {"label": "dx", "folder": "HAM10000_images"}, Read(2, 8, 2)),
+    ("isic-2019", lambda root: unpack(root.parent, "ISIC_0000000.jpg", ("mine.csv", "image,MEL\nISIC_0000000,0.0")), {},
+     "has a column 'MEL'"),
     ("plant-village", ("{color,segmented}/Apple___{rust,healthy}/*.png",), {},
      Read(2, 10, 2, 2, ("first folders (color, segmented) are read as clients",))),
     ("cifar10-png", ("{train,test}/{airplane,cat}/*.png", ("labels.txt", "airplane\ncat\n")), {}, Read(2, 6, 6)),
     ("coco", ("{train,val}2017/00000000000*.jpg", ("annotations/instances_val2017.json", "{}")), {},
      Read(0, 3, 3, notes=("train2017/ is the training set", "val2017/ is the test set"))),
-    ("imagefolder-csv", imagefolder_csv, {},
+    ("imagefolder-csv", (IMAGES, ("{train,test}/metadata.csv", BY_NAME)), {},
      Read(2, 4, 4, notes=("the labels of train/ are those of metadata.csv",))),
-    ("imagefolder-jsonl", imagefolder_jsonl, {},
+    ("imagefolder-jsonl", ("{train,validation}/{0,1,2,3}.png", ("{train,validation}/metadata.jsonl", OBJECTS)), {},
      Read(2, 4, 4, notes=("validation/ is the test set", "metadata.jsonl"))),
-    ("imagefolder-at-its-root", imagefolder_at_its_root, {}, Read(2, 4, 4, notes=("labels of test/ are those of",))),
+    ("imagefolder-at-its-root", (IMAGES, ("metadata.csv", BY_PATH)), {},
+     Read(2, 4, 4, notes=("labels of test/ are those of",))),
     ("captions", ("{train,test}/*.png", ("train/metadata.csv", "file_name,text\n0.png,a dog\n")), {},
      Read(0, 3, 3, notes=("train/metadata.csv is not read: it has no column of labels",))),
     ("parquet", (("data/train-00000-of-00001.parquet", "PAR1"),), {},

@@ -17,15 +17,11 @@ from torchvision.transforms.v2 import functional as tv
 from datamodules import ops, views
 from datamodules.errors import ViewError
 from datamodules.recipe import Recipe
-from tests.datamodules.own_data import refused
+from tests.datamodules.own_data import bytes_of, refused, seeded
 
 STILL = Recipe(size=8, crop_scale=None, flip=0, jitter_p=0, grayscale=0)
 SHAPES = pytest.mark.parametrize("shape", [(24, 3, 12, 17), (24, 1, 16, 9)], ids=str)
 P_VALUE = 1e-3  # the rate of false alarms of a check with a new seed; the seeds are fixed
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def pictures(shape, seed=0):
@@ -46,10 +42,6 @@ def one_by_one(op, images, *parameters):
 
 def close(ours, expected, atol=1e-5):
     torch.testing.assert_close(ours, expected, atol=atol, rtol=0)
-
-
-def bytes_of(shape, seed=0):
-    return torch.randint(256, shape, dtype=torch.uint8, generator=seeded(seed))
 
 
 # --- ops -------------------------------------------------------------------------------------------------------------

@@ -18,14 +18,11 @@ from eval.inversion import ObservedStep, psnr, reconstruct, similarity, ssim, to
 from eval.membership import attack_scores, matched, view_similarity
 from eval.protocol import evaluate
 from eval.shares import FOLDED, ObservedReplies, distance, folded, read_shares, shares
-
-
-def stream(seed=0):
-    return torch.Generator().manual_seed(seed)
+from tests.eval.conftest import seeded
 
 
 def smooth(n, seed):
-    coarse = torch.rand(n, 3, 3, 3, generator=stream(seed))
+    coarse = torch.rand(n, 3, 3, 3, generator=seeded(seed))
     return torch.nn.functional.interpolate(coarse, 12, mode="bilinear")
 
 
@@ -45,7 +42,7 @@ def step(truth, observed=None, mean=0.0, std=1.0):
 def test_images_are_reconstructed_where_the_gradient_shows_them(scale):
     truth = smooth(4, seed=1)
     shown = step(truth, **scale)
-    guesses, cosine = reconstruct(shown, stream(2), steps=300, lr=0.02, variation=0.0)
+    guesses, cosine = reconstruct(shown, seeded(2), steps=300, lr=0.02, variation=0.0)
     scores, nearest = similarity(shown.pixels(guesses), truth, shown.pixels(shown.blind))
     assert cosine > 0.9999
     assert nearest.tolist() == [0, 1, 2, 3]
@@ -56,13 +53,13 @@ def test_images_are_reconstructed_where_the_gradient_shows_them(scale):
 
 def test_another_gradient_gives_no_image_and_one_that_says_nothing_is_refused():
     truth = smooth(4, seed=1)
-    noise = step(truth, [torch.randn(truth.numel(), generator=stream(3)), torch.zeros(1)])
-    guesses, _ = reconstruct(noise, stream(2), steps=100, lr=0.02, variation=0.1)
+    noise = step(truth, [torch.randn(truth.numel(), generator=seeded(3)), torch.zeros(1)])
+    guesses, _ = reconstruct(noise, seeded(2), steps=100, lr=0.02, variation=0.1)
     scores, _ = similarity(noise.pixels(guesses), truth, noise.pixels(noise.blind))
     assert scores["psnr"] < scores["psnr_blind"]
     for value in (0.0, math.nan):
         with pytest.raises(EvalError, match="nothing to invert"):
-            reconstruct(step(smooth(2, 1), [torch.full((864,), value)]), stream(), steps=2, lr=0.1, variation=0.0)
+            reconstruct(step(smooth(2, 1), [torch.full((864,), value)]), seeded(), steps=2, lr=0.1, variation=0.0)
 
 
 def test_each_image_is_shown_by_the_guess_that_is_most_like_it():
@@ -81,14 +78,14 @@ def test_pairs_are_measured_by_themselves_and_total_variation_by_hand():
         alone = torch.cat([measure(first[k : k + 1], second[k : k + 1]) for k in range(3)])
         torch.testing.assert_close(measure(first, second), alone)
     assert psnr(first, first).tolist() == [100] * 3
-    small = torch.rand(2, 1, 8, 8, generator=stream())
+    small = torch.rand(2, 1, 8, 8, generator=seeded())
     torch.testing.assert_close(ssim(small, small), torch.ones(2))
     ramp = torch.arange(3.0).view(1, 1, 1, 3).expand(1, 1, 2, 3)
     assert [total_variation(image).item() for image in (ramp, ramp.mT, torch.ones(1, 1, 4, 4))] == [1, 1, 0]
 
 
 def images(n, seed):
-    return torch.randint(256, (n, 3, 4, 4), generator=stream(seed), dtype=torch.uint8).numpy()
+    return torch.randint(256, (n, 3, 4, 4), generator=seeded(seed), dtype=torch.uint8).numpy()
 
 
 def noisy(batch, generator):
@@ -143,17 +140,17 @@ def test_an_encoder_that_remembers_its_images_is_found_out_and_one_that_does_not
 
 def test_similarity_is_the_mean_cosine_over_all_pairs_of_views():
     pictures, views = images(7, seed=3), 5
-    inputs = subject(nn.Flatten(), pictures, pictures).inputs
-    similarity = view_similarity(inputs, pictures, views, stream(4))
-    generator = stream(4)
+    inputs = subject(nn.Flatten(), pictures, pictures).encoder_inputs
+    similarity = view_similarity(inputs, pictures, views, seeded(4))
+    generator = seeded(4)
     drawn = [nn.Flatten()(noisy(torch.from_numpy(pictures), generator)) for _ in range(views)]
     pairs = [F.cosine_similarity(a.double(), b.double()) for a, b in itertools.combinations(drawn, 2)]
     torch.testing.assert_close(similarity, torch.stack(pairs).mean(0))
 
 
 def test_scores_are_those_of_scikit_learn_ties_included():
-    members = torch.randint(8, (300,), generator=stream(5)).double() + 1
-    others = torch.randint(8, (250,), generator=stream(6)).double()
+    members = torch.randint(8, (300,), generator=seeded(5)).double() + 1
+    others = torch.randint(8, (250,), generator=seeded(6)).double()
     labels = np.repeat([1, 0], [300, 250])
     values = torch.cat([members, others]).numpy()
     given = attack_scores(members, others)
@@ -167,7 +164,7 @@ def test_scores_are_those_of_scikit_learn_ties_included():
 def test_the_interval_holds_the_true_value_as_often_as_it_says():
     truth, held = norm.cdf(0.7 / 2**0.5), 0
     for seed in range(400):
-        members, others = torch.randn(140, generator=stream(seed)).split([60, 80])
+        members, others = torch.randn(140, generator=seeded(seed)).split([60, 80])
         given = attack_scores(members + 0.7, others)
         held += given["auc_low"] <= truth <= given["auc_high"]
     assert 0.92 <= held / 400 <= 0.975
@@ -175,7 +172,7 @@ def test_the_interval_holds_the_true_value_as_often_as_it_says():
 
 def test_both_sides_have_as_many_images_of_each_class():
     labels, other_labels = torch.tensor([0] * 30 + [1] * 5), torch.tensor([1] * 30 + [0] * 10 + [2] * 9)
-    rows = [torch.randperm(size, generator=stream()) for size in (35, 49)]
+    rows = [torch.randperm(size, generator=seeded()) for size in (35, 49)]
     ours, theirs = matched(*rows, labels, other_labels)
     assert labels[ours].bincount().tolist() == other_labels[theirs].bincount().tolist() == [10, 5]
     with pytest.raises(EvalError, match="share no class"):
@@ -189,7 +186,7 @@ def test_what_is_missing_is_named():
         with pytest.raises(EvalError, match="membership/v1 requires more than features: it looks for the images"):
             evaluate(replace(given, **broken), ["membership/v1"])
     with pytest.raises(EvalError, match="give two at least"):
-        view_similarity(given.inputs, given.inputs.train, 1, stream())
+        view_similarity(given.encoder_inputs, given.encoder_inputs.train, 1, seeded())
 
 
 TRUTH = torch.tensor([[0.7, 0.2, 0.1], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]], dtype=torch.float64)
@@ -197,7 +194,7 @@ TRUTH = torch.tensor([[0.7, 0.2, 0.1], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]], dtype=
 
 def replies(d: int, noise: float = 0.0, seed: int = 0):
     """Replies that are mixes of references, with noise, and the references."""
-    generator = stream(seed)
+    generator = seeded(seed)
     references = torch.randn(3, d, generator=generator)
     return TRUTH.float() @ references + noise * torch.randn(3, d, generator=generator), references
 
@@ -239,7 +236,7 @@ def test_what_cannot_be_read_is_one_line():
 
 
 def test_folding_is_linear_and_keeps_inner_products():
-    generator = stream()
+    generator = seeded()
     x, y = torch.randn(2, 5 * FOLDED, generator=generator)
     assert folded(x).shape == (FOLDED,)
     torch.testing.assert_close(folded(x + 2 * y), folded(x) + 2 * folded(y), atol=1e-4, rtol=0)
@@ -248,7 +245,7 @@ def test_folding_is_linear_and_keeps_inner_products():
     assert torch.equal(folded(x[:FOLDED]), x[:FOLDED])
 
 
-def test_the_protocol_has_distances_by_hand_saves_both_for_the_figure_and_requires_replies():
+def test_the_protocol_has_distances_by_hand_saves_both_for_the_figure():
     x, y = torch.randn(12, 4), torch.arange(12) % 3
     features, saved = Features(train_x=x, train_y=y, test_x=x, test_y=y, num_classes=3), {}
     subject = Subject(features=features, client_replies=lambda: observed(R=replies(40)), save_arrays=saved.__setitem__)
@@ -260,5 +257,3 @@ def test_the_protocol_has_distances_by_hand_saves_both_for_the_figure_and_requir
     }
     assert torch.equal(saved["shares"]["truth"], TRUTH)
     torch.testing.assert_close(saved["shares"]["read"], TRUTH, atol=1e-5, rtol=0)
-    with pytest.raises(EvalError, match="shares/v1 requires more than features: it reads class shares from replies"):
-        evaluate(features, ["shares/v1"])

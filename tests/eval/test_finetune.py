@@ -13,13 +13,9 @@ from eval import finetune
 from eval.features import EvalError, Features, accuracy, extract
 from eval.finetune import FineTuning, fine_tuned, labelled, labelled_held_out, semi
 from eval.inputs import Crop, EncoderInputs
+from tests.eval.conftest import seeded
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 TUNING = FineTuning((0.1, 0.5), encoder_lr=0.1, classifier_lr=0.3, batch_size=32, steps=60)
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def prepare(x):

@@ -15,12 +15,7 @@ from eval.features import EvalError, Features
 from eval.geometry import effective_rank, geometry, label_free_score, singular_values, spectrum, uniformity_parts
 from eval.protocol import Subject, evaluate
 from eval.tsne import tsne
-
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
+from tests.eval.conftest import seeded
 
 
 def normal(*shape, seed=0):

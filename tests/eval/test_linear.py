@@ -26,12 +26,7 @@ from eval.linear import (
 )
 from eval.logistic_regression import BLOCK, fit_lbfgs, gradient_of, split
 from eval.protocol import PROTOCOLS
-
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
+from tests.eval.conftest import seeded
 
 
 def draw(n=96, d=6, classes=4, dtype=torch.float32):

@@ -15,7 +15,6 @@ from eval.knn import knn_predict
 from eval.metrics import Alignment, EffectiveRank, KNNAccuracy, Uniformity
 from tests import run_helpers
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(60, 5, generator=GENERATOR)
 NEAR = X + 0.3 * torch.randn(60, 5, generator=GENERATOR)

@@ -1,6 +1,7 @@
 """The official protocols: their settings are pinned here, and the pinned settings are the ones that run."""
 
 import math
+import re
 from dataclasses import asdict, replace
 
 import pytest
@@ -10,13 +11,11 @@ from torch import nn
 from eval import factories
 from eval.features import EvalError, Features
 from eval.finetune import FineTuning
-from eval.inputs import EncoderInputs, ModelComparison
+from eval.inputs import REASONS, EncoderInputs, ModelComparison
 from eval.inversion import ObservedStep
 from eval.linear import Probe
 from eval.protocol import PROTOCOLS, Subject, evaluate
 from eval.shares import ObservedReplies
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 ADAM = {
     "optimizer": "adam", "lr": 3e-3, "epochs": 200, "batch_size": 512, "weight_decay": 0.0, "momentum": 0.0,
@@ -151,7 +150,7 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
     named, unnamed = {}, []
 
     def record(*arguments, **settings):
-        for name in ("generator", "on_progress"):
+        for name in ("generator", "note", "on_progress"):
             settings.pop(name, None)
         named.update(flat(settings))
         for argument in arguments:
@@ -164,7 +163,7 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
     official = PROTOCOLS[name]
     if official.compute.__module__ != "eval.factories":  # the function itself, which has the settings by name
         official = replace(official, compute=record)
-    for function in ["knn", "knn_by_k", "label_free_score", "spectrum", "scores_of"]:
+    for function in ["spectrum", "scores_of"]:
         monkeypatch.setattr(factories, function, record)
     guesses = (subject.local_step().views, 1.0)
     monkeypatch.setattr(factories, "reconstruct", lambda *arguments, **settings: record(**settings) or guesses)
@@ -223,7 +222,9 @@ def test_a_failing_protocol_does_not_stop_the_others(features):
 )
 def test_a_missing_input_or_an_unknown_protocol_is_an_error_before_any_runs(name, lacks, message, features):
     started = []
-    with pytest.raises(EvalError, match=message or f"{name} requires more than features"):
+    if not message:
+        message = re.escape(f"{name} requires more than features: {REASONS[PROTOCOLS[name].requires]}")
+    with pytest.raises(EvalError, match=message):
         evaluate(replace(features, **dict.fromkeys(lacks)), ["knn/v1", name], stream, started.append)
     assert started == []
 

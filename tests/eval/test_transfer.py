@@ -11,8 +11,6 @@ from eval.linear import Probe, linear_probe
 from eval.protocol import Subject, evaluate
 from eval.transfer import transfer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def random_features(seed, classes):
     generator = torch.Generator().manual_seed(seed)

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.callbacks import Callback
+from benchmark.federation.loop import FederatedLoop
 from leaderboards import store
 from tests.fuzz.outcome import Case, cases, content, empty_folder
 from tests.run_helpers import build_experiment, same

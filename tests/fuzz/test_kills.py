@@ -80,7 +80,7 @@ def die_at(moment: str, countdown: int) -> None:
 
     match moment:
         case "decoding":
-            cache.resized = killing(cache.resized, True, always)  # type: ignore[assignment]
+            cache.eight_bits = killing(cache.eight_bits, True, always)  # type: ignore[assignment]
         case "state of a client":
             client_state._hash = killing(client_state._hash, False, always)  # type: ignore[assignment]
         case "checkpoint" | "checkpoint renamed":

@@ -46,7 +46,7 @@ def border(path):
 def test_every_figure_with_names_draws_without_a_warning(names, tmp_path):
     labels = np.arange(60) % len(names)
     parts = [np.flatnonzero(labels == k) for k in range(len(names))]
-    values = {name: torch.tensor([3.0, 2.0, 1.0]) for name in names}
+    values = {name: {"values": torch.tensor([3.0, 2.0, 1.0])} for name in names}
     places = torch.from_numpy(np.random.default_rng(0).normal(size=(60, 2)))
     attack = {"members": torch.rand(9), "others": torch.rand(9), "surest": torch.zeros(4, 1, 8, 8, dtype=torch.uint8)}
     title = " ".join(names)

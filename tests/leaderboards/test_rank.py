@@ -1,8 +1,7 @@
 """Means, spreads and ranks against numbers worked out by hand."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,16 +9,11 @@ from leaderboards.averages import full_names, mean_rank, ranks_by_scenario
 from leaderboards.comparisons import Difference, compare, differences
 from leaderboards.rank import HEADLINE, Cell, Row, board, fitted, gaps, metric_values
 from leaderboards.schema import Record, RecordError
-from tests.leaderboards.test_schema import record
+from tests.leaderboards.test_schema import record, records
 
-Samples = Mapping[str, Sequence[float | None]]
 SETTINGS = record()["settings"]
 ALONE = {"federation": {"clients": 1, "participation": 1.0, "batch_norm": "average"}}
 IDLE = {"settings": {**SETTINGS, "optimizer.lr": 0.0}}
-
-
-def records(rows: Samples, **changes: Any) -> list[Record]:
-    return [record(name, seed, x, **changes) for name, sample in rows.items() for seed, x in enumerate(sample)]
 
 
 def made(entries: Sequence[Record]) -> list[Row]:

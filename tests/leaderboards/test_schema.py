@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,20 @@ def record(row: str = "fedavg-byol", seed: int = 0, linear: float | None = 49.3,
         "deviations": ["batch size 64 instead of 128"],
         **changes,
     }
+
+
+def records(rows: Mapping[str, Sequence[float | None]], **changes: Any) -> list[Record]:
+    """Records of rows, one for each headline, under seeds 0, 1, ..."""
+    return [record(row, seed, x, **changes) for row, sample in rows.items() for seed, x in enumerate(sample)]
+
+
+BOARD = records({"ssd": [50.0, 50.0, 53.0], "orchestra": [48.0, 50.0, 49.0], "fedavg-byol": [46.0, 47.0, 48.0]})
+"""Three rows whose errors are 0, -1, 1; 0, 1, -1; and 0. So s is 1, and means differ from 5.0402 / sqrt(3) = 2.9 on."""
+
+
+def marks(name: str, text: str = "") -> str:
+    """The marks of a page, and text between them."""
+    return f"<!-- {name}: by a test -->\n{text}\n<!-- end of {name} -->"
 
 
 def put(content: Any, path: Sequence[Any], value: Any) -> Any:

@@ -50,7 +50,7 @@ class TestCalibre(MethodContract):
         visit, message = sent[0]
         encoder = run.evaluator.encoder(message["weights"], recalibrated=False)
         images = run.data.source.train.images[run.data.parts[visit.client.id]]
-        rows = F.normalize(run.evaluator._extract(encoder, images, run.evaluator._plain), dim=1)
+        rows = F.normalize(run.evaluator.extract(encoder, images), dim=1)
         stream = run.loop.streams.generator("method", round=0, phase="measure", client=visit.client.id)
         centres, nearest = k_means(rows, min(10, len(rows) // 2), stream, iterations=10)
         assert visit.notes["divergence"] == pytest.approx(float(cluster_divergence(rows, centres, nearest)), rel=1e-4)

@@ -177,8 +177,8 @@ class TestTwoArchitectures:
 
     def test_statistics_of_any_of_them_are_measured_where_none_are_sent(self, tmp_path):
         words = (*self.words, "federation.batch_norm=local", "encoder.norm=group", "heads.head_norm=false")
-        assert build_run(tmp_path / "a", *words).recalibrated
-        assert not build_run(tmp_path / "b", *words, "federation.encoders.wide.norm=group").recalibrated
+        assert build_run(tmp_path / "a", *words).evaluator.recalibrated
+        assert not build_run(tmp_path / "b", *words, "federation.encoders.wide.norm=group").evaluator.recalibrated
         with pytest.raises(ConfigError, match="run one architecture"):
             build_run(tmp_path / "c", "fedavg", *OTHER)  # as it averages
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 
 from leaderboards import store
-from leaderboards.comparisons import compare
+from leaderboards.comparisons import Difference, compare
 from leaderboards.encoders import shown
 from leaderboards.rank import Row, board, fitted
 from leaderboards.schema import Record
@@ -41,10 +41,14 @@ class Board:
             if record["scenario"] == self.scenario and metric in (scores := shown(record).get(protocol, {})):
                 yield record, scores[metric]
 
-    def gain(self, row: str, base: str, verdict: str = "") -> float:
-        """Points that a row is above another one; the verdict, where one is given, is the board's."""
+    def compared(self, row: str, base: str) -> Difference:
         found = compare(self.rows[row], self.rows[base], self.fit)
         assert found is not None
+        return found
+
+    def gain(self, row: str, base: str, verdict: str = "") -> float:
+        """Points that a row is above another one; the verdict, where one is given, is the board's."""
+        found = self.compared(row, base)
         assert verdict in ("", found.verdict)
         return found.points
 
@@ -57,9 +61,7 @@ class Board:
         return self.gain(row, base, "no clear difference")
 
     def verdict(self, row: str, base: str) -> str:
-        found = compare(self.rows[row], self.rows[base], self.fit)
-        assert found is not None
-        return found.verdict
+        return self.compared(row, base).verdict
 
     def all_are(self, verdict: str, rows: Iterable[str], bases: Iterable[str]) -> bool:
         return {self.verdict(*pair) for pair in product(rows, bases)} == {verdict}

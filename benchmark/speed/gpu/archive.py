@@ -1,7 +1,7 @@
 """Archives that carry a data set to a machine with a GPU, and bring what was measured back."""
 
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmark.errors import ConfigError
@@ -17,20 +17,23 @@ def pack(dataset: Path, into: Path, limit: int = LIMIT) -> list[Path]:
 
     Raises ConfigError: no folder, or a file that is larger than the limit.
     """
-    files = sorted(file for file in dataset.rglob("*") if file.is_file())
-    if not files:
+    left = [[file] for file in sorted(dataset.rglob("*")) if file.is_file()]
+    if not left:
         raise ConfigError(f"{dataset}: no such folder of images: give data.root=FOLDER and data.name=NAME")
     into.mkdir(parents=True, exist_ok=True)
-    packed = []
-    for number, group in enumerate(_groups(files, limit), 1):
-        packed.append(into / f"{dataset.name}-{number}.zip")
-        write(packed[-1], group, dataset.parent)
+    packed = list[Path]()
+    while left:
+        chosen, left = _fill(left, limit)
+        if not chosen:
+            raise ConfigError(f"{left[0][0]} has more than {limit / 1e6:g} MB")
+        packed.append(into / f"{dataset.name}-{len(packed) + 1}.zip")
+        _write(packed[-1], chosen, dataset.parent)
     return packed
 
 
 def unpack(root: Path) -> list[str]:
     """Unpacks every `NAME-1.zip`, ... of a folder that `pack` wrote, once; returns the names of the data sets."""
-    names = []
+    names = set[str]()
     for archive in sorted(root.glob("*-*.zip")):
         name, done = archive.stem.rpartition("-")[0], archive.with_suffix(".unpacked")
         with zipfile.ZipFile(archive) as content:
@@ -39,8 +42,8 @@ def unpack(root: Path) -> list[str]:
             if not done.exists():
                 content.extractall(root)
                 done.touch()
-        names.append(name)
-    return sorted(set(names))
+        names.add(name)
+    return sorted(names)
 
 
 def bring_back(folder: Path, limit: int = LIMIT) -> tuple[Path, list[Path]]:
@@ -55,42 +58,36 @@ def bring_back(folder: Path, limit: int = LIMIT) -> tuple[Path, list[Path]]:
         checkpoint = next((each for each in file.parents if each.name == "checkpoint"), None)
         if checkpoint is None or not (checkpoint.parent / "result.json").exists():
             groups.setdefault(checkpoint or file, []).append(file)
-    chosen, left, size = list[Path](), list[Path](), 0
 
     def order(group: Path) -> tuple[bool, bool, bool, int]:
-        beside = len(group.relative_to(folder).parts) == 1
-        return not beside, group.name == "checkpoint", group.name not in RECORDS, sum(map(_room, groups[group]))
+        beside = group.parent == folder
+        return not beside, group.name == "checkpoint", group.name not in RECORDS, _room(groups[group])
 
-    for group in sorted(groups, key=order):
-        room = sum(map(_room, groups[group]))
-        fits = size + room < limit
-        size += room if fits else 0
-        (chosen if fits else left).extend(groups[group])
+    chosen, left = _fill([groups[group] for group in sorted(groups, key=order)], limit)
     archive = folder.with_name(f"{folder.name}.zip")
-    write(archive, chosen, folder.parent)
-    return archive, left
+    _write(archive, chosen, folder.parent)
+    return archive, [file for group in left for file in group]
 
 
-def write(archive: Path, files: Iterable[Path], root: Path) -> None:
+def _fill(groups: Iterable[list[Path]], limit: int) -> tuple[list[Path], list[list[Path]]]:
+    """The files of the groups that fit into an archive, the first ones first, and the groups that do not."""
+    chosen, left, size = list[Path](), list[list[Path]](), 0
+    for group in groups:
+        if size + (room := _room(group)) < limit:
+            chosen += group
+            size += room
+        else:
+            left.append(group)
+    return chosen, left
+
+
+def _room(files: Iterable[Path]) -> int:
+    """The most bytes that files take of an archive: their contents, and their names twice."""
+    return sum(file.stat().st_size + 2 * len(str(file)) + 200 for file in files)
+
+
+def _write(archive: Path, files: Iterable[Path], root: Path) -> None:
     """A zip file of these files, named from `root`."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as content:
         for file in files:
             content.write(file, file.relative_to(root))
-
-
-def _room(file: Path) -> int:
-    """The most bytes that a file takes of an archive: its content, and its name twice."""
-    return file.stat().st_size + 2 * len(str(file)) + 200
-
-
-def _groups(files: Iterable[Path], limit: int) -> Iterator[list[Path]]:
-    group, size = list[Path](), 0
-    for file in files:
-        if (room := _room(file)) > limit:
-            raise ConfigError(f"{file} has more than {limit / 1e6:g} MB")
-        if size + room > limit:
-            yield group
-            group, size = [], 0
-        group.append(file)
-        size += room
-    yield group

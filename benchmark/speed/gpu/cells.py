@@ -2,7 +2,6 @@
 
 import gc
 import json
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from benchmark.disk import write_json
 from benchmark.speed.timing import seconds
 from benchmark.tracking.provenance import commit
 
@@ -50,13 +50,6 @@ class Setting:
         """
         return torch.cuda.max_memory_reserved(self.device) / 2**20 if self.accelerator == "cuda" else None
 
-    def plain_numerics(self) -> None:
-        """Takes back what an earlier cell's run may have set: TF32, and deterministic operations."""
-        torch.use_deterministic_algorithms(False)
-        backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
-        for backend in backends:
-            backend.allow_tf32 = False
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -71,7 +64,6 @@ class Part:
     """Cells of one subject. share: of the time. first: seconds that its first cell is expected to take."""
 
     name: str
-    title: str
     share: float
     cells: Callable[[Setting], Iterable[Cell]]
     first: float = 20.0
@@ -88,22 +80,16 @@ class Results:
         self.file = folder / f"{part}.json"
         self.cells: dict[str, dict[str, Any]] = json.loads(self.file.read_text()) if self.file.exists() else {}
 
-    def lacks(self, cell: str) -> bool:
-        """Whether a cell is still to be measured; one that failed is tried again."""
-        return "error" in self.cells.get(cell, {"error": ""})
-
-    def failed(self) -> list[str]:
-        """Cells that failed, or that ended the process."""
-        return [name for name, numbers in self.cells.items() if "error" in numbers]
+    @property
+    def done(self) -> dict[str, dict[str, Any]]:
+        """Those that neither failed nor ended the process."""
+        return {name: numbers for name, numbers in self.cells.items() if "error" not in numbers}
 
     def save(self, cell: str, numbers: dict[str, Any], seconds: float) -> None:
         """Adds a cell."""
         self.cells[cell] = {**numbers, "seconds": round(seconds, 2), "commit": commit()}
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.file.with_suffix(".new")
-        beside.write_text(json.dumps(self.cells, indent=1) + "\n", encoding="utf-8")
-        os.replace(beside, self.file)
+        write_json(self.file, self.cells)
 
-    def longest(self) -> float | None:
-        """Seconds of the longest cell so far; None without any."""
-        return max((cell["seconds"] for cell in self.cells.values() if cell["seconds"]), default=None)
+    def longest(self, default: float) -> float:
+        """Seconds of the longest cell so far; the default without any."""
+        return max((cell["seconds"] for cell in self.cells.values() if cell["seconds"]), default=default)

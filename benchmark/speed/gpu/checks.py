@@ -1,7 +1,8 @@
 """Whether a GPU computes what it should: the authors' numbers, and the contract of three methods."""
 
+import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 from rich.console import Console
 
 from benchmark.configuration.compose import compose
+from benchmark.errors import OutOfTimeError, count
 from benchmark.execution.parallel import ParallelExecutor
 from benchmark.experiment.experiment import Experiment
-from benchmark.federation.loop import Callback, FederatedLoop
+from benchmark.federation.callbacks import Callback
+from benchmark.federation.loop import FederatedLoop
 from benchmark.parity.case import Case
 from benchmark.parity.codes import case
 from benchmark.parity.compare import compare, needed
@@ -38,10 +41,9 @@ def parity(setting: Setting) -> Iterator[Cell]:
 
     tiny: only the first of those that train.
     """
-    files = {file: read(file) for file in sorted(Path("tests", "parity").glob("*.json"))}
-    steps = {file: sum(map(len, next(iter(each.sections.values())).losses.values())) for file, each in files.items()}
-    order = sorted(files, key=lambda file: (steps[file], file))
-    for file in map(files.__getitem__, [file for file in order if steps[file]][:1] if setting.tiny else order):
+    files = [read(file) for file in sorted(Path("tests", "parity").glob("*.json"))]
+    files.sort(key=lambda file: file.steps)
+    for file in [file for file in files if file.steps][:1] if setting.tiny else files:
         yield Cell(file.path.stem, partial(_parity, case(file), setting))
 
 
@@ -81,16 +83,12 @@ def _contract(method: str, setting: Setting) -> dict[str, Any]:
     return {"met": met, "differences": differences}
 
 
-class KilledError(Exception):
-    """Ends a run after its first round."""
-
-
 class Kill(Callback):
     """Ends a run after its first round."""
 
     def on_round_end(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
         """Ends it."""
-        raise KilledError
+        raise OutOfTimeError
 
 
 def _trained(
@@ -106,7 +104,10 @@ def _trained(
     if killed:
         loop = build()
         loop.callbacks = [Kill()]
-        _until_killed(loop.fit)
+        with contextlib.suppress(OutOfTimeError):
+            loop.fit()
+        if loop.round != 1:
+            raise RuntimeError(f"the run was killed after {count(loop.round, 'round')}, and not after its first")
     loop = build()
     loop.fit()
     refuse_unrecorded(loop, setting)
@@ -121,19 +122,11 @@ def refuse_unrecorded(loop: FederatedLoop, setting: Setting) -> None:
             raise RuntimeError(f"steps were not recorded: {reason}")
 
 
-def _until_killed(call: Callable[[], object]) -> None:
-    try:
-        call()
-    except KilledError:
-        return
-    raise RuntimeError("the run did not come to the end of its first round")
-
-
 def _difference(tree: Tree, expected: Tree) -> float:
     """The largest difference of a tensor, relative to its largest value."""
-    pairs = [(dict(trees.leaves(tree))[path].double(), leaf.double()) for path, leaf in trees.leaves(expected)]
+    ours = dict(trees.leaves(tree))
     return max(
-        float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-6))
-        for ours, theirs in pairs
-        if theirs.numel()
+        float((ours[path].double() - leaf.double()).abs().max() / leaf.double().abs().max().clamp(min=1e-6))
+        for path, leaf in trees.leaves(expected)
+        if leaf.numel()
     )

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from benchmark.speed.evaluation import TEST, TRAIN, make_features
 from benchmark.speed.gpu.cells import Cell, Part, Setting
 from benchmark.speed.gpu.checks import contract, parity
 from benchmark.speed.gpu.ladder import ladder
-from benchmark.speed.microbenchmarks import TEST, TRAIN, make_features
 from benchmark.speed.views import SIZE, make_images
 from datamodules.compiled import apply_compiled
 from datamodules.recipe import Recipe
@@ -64,10 +64,10 @@ def _probe(name: str, setting: Setting) -> dict[str, Any]:
 
 
 PARTS = (
-    Part("parity", "The authors' numbers", 0.16, parity, first=60),
-    Part("contract", "The contract of three methods", 0.08, contract, first=40),
-    Part("ladder", "Throughput of local training", 0.40, ladder),
-    Part("views", "Views", 0.04, views),
-    Part("evaluation", "Probes on cached features", 0.06, evaluation),
+    Part("parity", 0.16, parity, first=60),
+    Part("contract", 0.08, contract, first=40),
+    Part("ladder", 0.40, ladder),
+    Part("views", 0.04, views),
+    Part("evaluation", 0.06, evaluation),
 )
 """Their shares leave a quarter of the time to a campaign; time that a part does not use goes to the next."""

@@ -13,17 +13,18 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 
+from benchmark.campaign.budget import Budget
+from benchmark.disk import write_json
 from benchmark.distributed.launch import end_with_parent
-from benchmark.errors import EX_TEMPFAIL, ConfigError, UserError, count, exit_code, message
-from benchmark.experiment.factory import allow_deterministic_products
+from benchmark.errors import EX_TEMPFAIL, ConfigError, UserError, count, exit_code, first_line, message
+from benchmark.experiment.factory import set_numerics
 from benchmark.runtime import program
 from benchmark.speed import report
 from benchmark.speed.gpu import archive, page
@@ -41,6 +42,7 @@ CLOSING = 5.0
 LEAST_CAMPAIGN = 60.0
 """Seconds under which no campaign is started: it would not end a round."""
 PAGE = Path("docs", "gpu.md")
+TABLES = ("machine", "estimates", *(part.name for part in PARTS), "campaign", "failed")
 
 
 def main(words: Sequence[str], console: Console) -> int:
@@ -70,21 +72,20 @@ def run(options: Mapping[str, str], started: float, console: Console) -> int:
         for packed in archive.pack(Path(options["data.root"], options["data.name"]), Path(options["pack"])):
             console.print(f"{packed}: {packed.stat().st_size / 1e6:.1f} MB", highlight=False)
         return 0
-    allow_deterministic_products()
     cuda = options["accelerator"] == "cuda" or (options["accelerator"] == "auto" and torch.cuda.is_available())
     tiny = not cuda if not options["tiny"] else options["tiny"] == "true"
     setting, folder = Setting("cuda" if cuda else "cpu", tiny), Path(options["output"])
     _note_machine(folder, setting)
-    deadline = started + 60 * float(options["minutes"]) - CLOSING
+    budget = Budget(started, 60 * float(options["minutes"]), CLOSING)
     wanted = options["parts"].split(",") if options["parts"] else [*(part.name for part in PARTS), "campaign"]
     campaign = (options["campaign"] or ("none" if tiny else "ssd-main")) if "campaign" in wanted else "none"
     parts = [part for part in PARTS if part.name in wanted]
-    half_hour = HalfHour(setting, folder, started, deadline, console)
+    half_hour = HalfHour(setting, folder, budget, console)
     code = 0
     try:
         half_hour.measure(parts, kept=0.0 if campaign == "none" else 1 - sum(part.share for part in PARTS))
         if campaign != "none":
-            code = _run_campaign(campaign, Path(options["data.root"]), folder, setting, deadline, console)
+            code = _run_campaign(campaign, Path(options["data.root"]), folder, setting, budget, console)
         half_hour.measure(parts)  # what the campaign had no use for
     finally:
         _bring_back(folder, console)
@@ -94,23 +95,10 @@ def run(options: Mapping[str, str], started: float, console: Console) -> int:
 
 
 class HalfHour:
-    """The measurements of one command.
+    """The measurements of one command. folder: of the parts' files. console: for progress."""
 
-    Args:
-        folder: of the parts' files. started, deadline: by `clock`. console: for progress.
-    """
-
-    def __init__(
-        self,
-        setting: Setting,
-        folder: Path,
-        started: float,
-        deadline: float,
-        console: Console,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.setting, self.folder, self.console, self.clock = setting, folder, console, clock
-        self.started, self.deadline = started, deadline
+    def __init__(self, setting: Setting, folder: Path, budget: Budget, console: Console) -> None:
+        self.setting, self.folder, self.budget, self.console = setting, folder, budget, console
         self.tried: set[tuple[str, str]] = set()
 
     def measure(self, parts: Sequence[Part], kept: float = 0.0) -> None:
@@ -119,15 +107,13 @@ class HalfHour:
         A part has the time until the shares begin that later parts still need.
         """
         for index, part in enumerate(parts):
-            later = sum(other.share for other in parts[index + 1 :] if self._left(other))
-            deadline = self.deadline - (kept + later) * (self.deadline - self.started)
-            self._measure(part, deadline)
+            self._measure(part, kept + sum(other.share for other in parts[index + 1 :] if self._left(other)))
 
     def rest(self, parts: Sequence[Part]) -> list[str]:
         """A line for each part that is not done."""
         left = {part.name: len(self._left(part)) for part in parts}
         return [
-            f"{part}: {count(cells, 'cell')} left; the same command goes on" for part, cells in left.items() if cells
+            f"{name}: {count(cells, 'cell')} left; the same command goes on" for name, cells in left.items() if cells
         ]
 
     def wrong(self, parts: Sequence[Part]) -> bool:
@@ -138,31 +124,31 @@ class HalfHour:
     def _left(self, part: Part) -> list[Cell]:
         """Cells of a part that are to be measured, in order; those that failed before come last."""
         results = Results(self.folder, part.name)
-        failed = results.failed()
-        left = [cell for cell in part.cells(self.setting) if results.lacks(cell.name)]
-        return sorted(left, key=lambda cell: cell.name in failed)
+        left = [cell for cell in part.cells(self.setting) if cell.name not in results.done]
+        return sorted(left, key=lambda cell: cell.name in results.cells)
 
-    def _measure(self, part: Part, deadline: float) -> None:
-        """Cells of a part, each once a command, until the next one is expected to end later than the deadline."""
+    def _measure(self, part: Part, kept: float) -> None:
+        """Cells of a part, each once a command, until the next one is expected to end in the share that is kept."""
         results = Results(self.folder, part.name)
         first = 0.1 * part.first if self.setting.tiny else part.first
         for cell in self._left(part):
             if (part.name, cell.name) in self.tried:
                 continue
-            if self.clock() + (results.longest() or first) > deadline:
+            if results.longest(first) > self.budget.left(kept):
                 return
             self.tried.add((part.name, cell.name))
             results.save(cell.name, {"error": "it was begun, and the process ended"}, 0.0)
-            self.setting.plain_numerics()
-            begun = self.clock()
+            set_numerics(tf32=False, deterministic=False)  # an earlier cell's run may have set others
+            begun = self.budget.clock()
             try:
                 numbers = cell.measure()
             except Exception as error:  # the half hour goes on
                 numbers = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
-            results.save(cell.name, numbers, self.clock() - begun)
+            took = self.budget.clock() - begun
+            results.save(cell.name, numbers, took)
             shown = {key: value for key, value in numbers.items() if value is not None and not isinstance(value, dict)}
             words = ", ".join(f"{key} {x:.4g}" if isinstance(x, float) else f"{key} {x}" for key, x in shown.items())
-            self.console.print(f"{part.name}: {cell.name}: {words} ({self.clock() - begun:.1f} s)", markup=False)
+            self.console.print(f"{part.name}: {cell.name}: {words} ({took:.1f} s)", markup=False)
             self._refuse_broken_device()
 
     def _refuse_broken_device(self) -> None:
@@ -170,9 +156,8 @@ class HalfHour:
         try:
             float(torch.zeros((), device=self.setting.device) + 1)
         except RuntimeError as error:
-            line = str(error).splitlines()[0]
             raise BrokenDeviceError(
-                f"the GPU refuses all work after an error ({line}): the same command goes on"
+                f"the GPU refuses all work after an error ({first_line(error)}): the same command goes on"
             ) from error
 
 
@@ -186,15 +171,16 @@ def _options(words: Sequence[str]) -> dict[str, str]:
         minutes = float(options["minutes"])
     except ValueError:
         minutes = 0.0
-    if not 0 < minutes < float("inf"):
-        raise ConfigError(f"minutes={options['minutes']}: give a number above 0")
-    if options["accelerator"] not in ("auto", "cuda", "cpu"):
-        raise ConfigError(f"accelerator={options['accelerator']}: choose of auto, cuda, cpu")
-    if options["tiny"] not in ("", "true", "false"):
-        raise ConfigError(f"tiny={options['tiny']}: give true or false")
-    names = [part.name for part in PARTS] + ["campaign"]
-    if unknown := [name for name in options["parts"].split(",") if name and name not in names]:
-        raise ConfigError(f"parts={options['parts']}: there is no {unknown[0]!r}; choose of {', '.join(names)}")
+    names = [*(part.name for part in PARTS), "campaign"]
+    unknown = [name for name in options["parts"].split(",") if name and name not in names]
+    for key, allowed, problem in (
+        ("minutes", 0 < minutes < float("inf"), "give a number above 0"),
+        ("accelerator", options["accelerator"] in ("auto", "cuda", "cpu"), "choose of auto, cuda, cpu"),
+        ("tiny", options["tiny"] in ("", "true", "false"), "give true or false"),
+        ("parts", not unknown, f"there is no {', '.join(map(repr, unknown))}; choose of {', '.join(names)}"),
+    ):
+        if not allowed:
+            raise ConfigError(f"{key}={options[key]}: {problem}")
     return options
 
 
@@ -202,7 +188,7 @@ def _note_machine(folder: Path, setting: Setting) -> None:
     """Writes down where this is measured; ConfigError where the folder's results are of another machine or size."""
     here = {"hardware": hardware(setting.device), "tiny": setting.tiny, "versions": report.versions()}
     file = folder / page.MACHINE
-    before: dict[str, Any] = {**here, **(json.loads(file.read_text(encoding="utf-8")) if file.exists() else {})}
+    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else here
     for key, what in (
         ("hardware", f"{before['hardware']}, and this is {here['hardware']}"),
         ("tiny", f"{'tiny' if before['tiny'] else 'full'} sizes, and these are {'tiny' if setting.tiny else 'full'}"),
@@ -210,14 +196,13 @@ def _note_machine(folder: Path, setting: Setting) -> None:
     ):
         if before[key] != here[key]:
             raise ConfigError(f"{folder} holds results of {what}: give output=FOLDER")
-    folder.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({**here, "date": before.get("date", report.today())}, indent=1) + "\n", encoding="utf-8")
+    write_json(file, {**here, "date": before.get("date", report.today())})
 
 
-def _run_campaign(name: str, root: Path, folder: Path, setting: Setting, deadline: float, console: Console) -> int:
-    """The campaign's runs until the deadline, by a command of its own; its exit code."""
+def _run_campaign(name: str, root: Path, folder: Path, setting: Setting, budget: Budget, console: Console) -> int:
+    """The campaign's runs until the time is up, by a command of its own; its exit code."""
     archive.unpack(root)
-    seconds = deadline - time.monotonic()
+    seconds = budget.left()
     if seconds < LEAST_CAMPAIGN:
         console.print(f"campaign {name}: {seconds:.0f} s are too few to begin it", highlight=False)
         return 0
@@ -234,18 +219,10 @@ def _run_campaign(name: str, root: Path, folder: Path, setting: Setting, deadlin
 
 def _bring_back(folder: Path, console: Console) -> None:
     """Writes the page and the archive."""
-    template = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "".join(map(_mark, _names()))
-    page.write(folder, template, folder / "gpu.md")
+    places = "".join(f"## {name}\n\n<!-- {name} -->\n<!-- end -->\n\n" for name in TABLES)
+    template = PAGE.read_text(encoding="utf-8") if PAGE.exists() else places
+    (folder / "gpu.md").write_text(report.fill(template, page.tables(folder)), encoding="utf-8")
     packed, left = archive.bring_back(folder)
     console.print(f"{folder / 'gpu.md'}; {packed} holds it all, {packed.stat().st_size / 1e6:.1f} MB", highlight=False)
     if left:
         console.print(f"{count(len(left), 'file')} had no room in it, first {left[0]}", highlight=False)
-
-
-def _names() -> list[str]:
-    return ["machine", "estimates", *(part.name for part in PARTS), "campaign", "failed"]
-
-
-def _mark(name: str) -> str:
-    """The place of a table where there is no page with text."""
-    return f"## {name}\n\n<!-- {name} -->\n<!-- end -->\n\n"

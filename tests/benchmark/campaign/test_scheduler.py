@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 
 from benchmark.campaign import devices, scheduler
+from benchmark.campaign.budget import Budget
 from benchmark.campaign.devices import Machine, find_machine
 from benchmark.campaign.estimates import Estimates
 from benchmark.campaign.jobs import State, Status, job_state, load_jobs, read_sessions
@@ -28,7 +29,7 @@ FOUR_CORES = Machine("here", False, ("0", "1", "2", "3"), 1)
 
 def build_scheduler(jobs, **options):
     display = Display(Console(file=io.StringIO()))
-    return Scheduler(jobs, [], FOUR_CORES, display, lambda: Estimates(jobs, "here"), **options)
+    return Scheduler(jobs, [], FOUR_CORES, display, lambda: Estimates(jobs, "here"), Budget(0.0), **options)
 
 
 def test_the_reason_of_a_failure_is_the_error_and_not_the_last_line():

@@ -64,8 +64,6 @@ RUNS = [
     ("fedavg heads.projector=[-1,8]", "widths [8, -1, 8]"),
     ("fedavg heads.projector=128", "heads.projector=128: methods.objectives"),
     ("fedavg encoder.widths=[0,8]", "give whole numbers of at least 1"),
-    ("fedavg encoder='{class: torchvision.models.resnet18}'", "without `dim`"),
-    (f"fedavg encoder='{VISION}, name: resnet8}}'", "of this name: did you mean resnet18"),
     (f"fedavg encoder='{VISION}}}'", "required keyword-only argument: 'na"),
     (
         f"fedavg encoder='{VISION}, name: resnet18, image_size: 64}}'",
@@ -124,7 +122,6 @@ COMMANDS = [
     ("run ROOT fedavg", "a folder, not a scenario: name a scenario, and give images by data.root="),
     ("run fedx/cifar fedavg", "more (`python -m benchmark list scenarios`)"),
     ("runs TINY fedavg", "unknown command 'runs' (did you mean 'run'?); there are: run, resume"),
-    ("export runs", "usage: python -m benchmark export RUN_DIR FILE"),
     ("run suite=fedx methods=fedx-loca", "unknown row 'fedx-loca' of suite fedx (did you mean 'fedx-local'?)"),
     ("run suite=digits seed=3", "give seeds=3 instead of seed=3"),
     ("run suite=digits methods=fedavg,fedavg", "fedavg/seed0 twice"),

@@ -10,8 +10,8 @@ from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available
 from eval.protocol import PROTOCOLS
 from leaderboards import store
-from leaderboards.pages import methods as pages
-from leaderboards.pages import privacy, reproduction
+from leaderboards.pages import privacy
+from tests.leaderboards.test_schema import marks
 from tests.run_helpers import TINY
 
 
@@ -76,8 +76,8 @@ class TestPrivacy:
         (tmp_path / "leaderboards" / "results").mkdir(parents=True)
         (tmp_path / "docs").mkdir()
         guide = tmp_path / "docs" / "privacy.md"
-        guide.write_text(f"before\n{privacy.START}\nold\n{privacy.END}\nafter\n")
-        (tmp_path / "docs" / "reproduction.md").write_text(f"{reproduction.START}\n{reproduction.END}\n")
+        guide.write_text(f"before\n{marks('sheet', 'old')}\nafter\n")
+        (tmp_path / "docs" / "reproduction.md").write_text(marks("published"))
         assert call("privacy")[0] == 0
         whole = privacy.read(tmp_path / "leaderboards" / "privacy.json")
         assert [method.name for method in whole.methods] == ["fedsc", "untrained"]
@@ -103,7 +103,7 @@ class TestBoard:
         folder = tmp_path / "boards"
         (tmp_path / "docs" / "methods").mkdir(parents=True)
         beside = tmp_path / "docs" / "methods" / "ssd.md"
-        beside.write_text(f"{pages.START}\nof another board\n{pages.END}\n")
+        beside.write_text(marks("ours", "of another board"))
         code, out, _ = call("board", f"collect={tmp_path / 'runs'}", f"folder={folder}")
         assert (code, "2 runs in" in out, "of another board" in beside.read_text()) == (0, True, True)
         for method in ("fedavg", "ssd"):
@@ -127,7 +127,7 @@ class TestBoard:
         assert "fedavg" in (tmp_path / "runs-board" / "README.md").read_text()
         assert not [file for file in checkout.rglob("*") if file.is_file()]
         (checkout / "docs").mkdir()
-        (checkout / "docs" / "reproduction.md").write_text(f"{reproduction.START}\n{reproduction.END}\n")
+        (checkout / "docs" / "reproduction.md").write_text(marks("published"))
         assert call("board", f"collect={tmp_path / 'runs'}", "into=repository")[0] == 0  # where that is asked for
         assert (checkout / "leaderboards" / "results" / "tiny" / "fedavg" / "seed0.json").is_file()
 

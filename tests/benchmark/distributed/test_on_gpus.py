@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmark.federation.loop import Callback
+from benchmark.federation.callbacks import Callback
 from methods import trees
 from tests import run_helpers
 from tests.device import GPU, DeviceTensor, SimulatedGPU, mapped, on_cpu

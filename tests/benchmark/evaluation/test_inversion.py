@@ -86,7 +86,7 @@ def test_a_run_without_rounds_or_whose_last_drew_nobody_has_no_step(tmp_path):
     with pytest.raises(ConfigError, match="no round is done"):
         observe_step(run.loop, run.data, images=3)
     run.loop.fit()
-    run.loop.participation = replace(run.loop.participation, participation=1e-9, poisson=True)
+    run.loop.participation = replace(run.loop.participation, share=1e-9, poisson=True)
     with pytest.raises(EvalError, match="no client of the last round's cohort trains"):  # for the protocol alone
         observe_step(run.loop, run.data, images=3)()
 

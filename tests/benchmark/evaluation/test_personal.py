@@ -39,9 +39,9 @@ def accuracy(run, weights, name):
     evaluator, source = run.evaluator, run.data.source
     encoder, own = evaluator.encoder(weights, recalibrated=False), source.test.clients == name
     features = Features(
-        train_x=evaluator._extract(encoder, source.train.images, evaluator._plain),
+        train_x=evaluator.extract(encoder, source.train.images),
         train_y=torch.from_numpy(source.train.labels),
-        test_x=evaluator._extract(encoder, source.test.images, evaluator._plain)[own],
+        test_x=evaluator.extract(encoder, source.test.images)[own],
         test_y=torch.from_numpy(source.test.labels)[own],
         num_classes=3,
     )

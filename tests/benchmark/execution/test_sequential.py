@@ -11,7 +11,7 @@ from torch import nn
 
 from benchmark.errors import ConfigError
 from benchmark.experiment import data
-from benchmark.federation.loop import Callback
+from benchmark.federation.callbacks import Callback
 from benchmark.rng import isolated
 from datamodules.partition import Parts
 from methods import trees

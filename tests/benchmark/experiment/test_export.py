@@ -73,8 +73,8 @@ def ten_images(folder):
     experiment = Experiment(load_folder(folder), Display(Console(file=io.StringIO())), path=folder)
     with experiment.open() as run:
         run.loop.restore()
-        encoder = run.evaluator.encoder(run.loop.export()["global"], recalibrated=run.recalibrated)
-        images = run.evaluator._plain(torch.from_numpy(run.data.source.test.images[:10].copy()))
+        encoder = run.evaluator.encoder(run.loop.export()["global"])
+        images = run.evaluator.plain(torch.from_numpy(run.data.source.test.images[:10].copy()))
         with torch.no_grad():
             return images, encoder(images).clone()
 

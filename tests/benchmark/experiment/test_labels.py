@@ -60,7 +60,7 @@ def test_no_choice_reads_a_test_label(tmp_path):
     protocols = ["linear-lbfgs/v1", "linear-sweep/v1", "linear/v1", "clusters/v1", *same]
 
     def scores():
-        encoder = run.evaluator.encoder(run.loop.server["weights"], recalibrated=False)
+        encoder = run.evaluator.encoder(run.loop.server["weights"])
         return run.evaluator.scores(encoder, protocols)
 
     before = scores()
@@ -76,7 +76,7 @@ def test_the_monitor_reads_no_test_label(tmp_path):
     """The monitor chooses the best round, so this choice reads no test label either."""
     seen = []
     for run in run_twice(tmp_path, "fedavg", splits=("test",)):
-        run.loop.callbacks = [Monitor(run.evaluator, 1, recalibrated=False)]
+        run.loop.callbacks = [Monitor(run.evaluator, 1)]
         run.loop.fit()
         seen.append([{**row, "seconds": 0, "client_seconds": 0} for row in run.loop.history])
     assert seen[0] == seen[1]

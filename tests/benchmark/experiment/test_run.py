@@ -21,6 +21,7 @@ from benchmark.configuration.compose import compose, load
 from benchmark.configuration.identity import identity, settings
 from benchmark.errors import ConfigError, DivergedError
 from benchmark.evaluation.evaluator import Evaluator
+from benchmark.evaluation.monitor import measure
 from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.folder import load_folder
 from benchmark.experiment.run import Run
@@ -398,4 +399,4 @@ def test_a_monitor_that_meets_no_numbers_ends_the_run_in_one_line(tmp_path):
     with torch.no_grad():
         next(encoder.parameters()).fill_(float("nan"))
     with pytest.raises(EvalError, match="the monitor met features that are not finite"):
-        built.evaluator.monitor(encoder)
+        measure(built.evaluator, encoder)

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from benchmark.errors import ConfigError
-from benchmark.federation.loop import Callback
+from benchmark.federation.callbacks import Callback
 from benchmark.federation.participation import Participation
 from methods import trees
 from tests.methods.contract import WEIGHTS

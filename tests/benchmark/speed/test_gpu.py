@@ -18,7 +18,10 @@ import torch
 from PIL import Image
 from rich.console import Console
 
+from benchmark.campaign.budget import Budget
 from benchmark.execution.cuda_graphs import CudaGraphs
+from benchmark.experiment.factory import set_numerics
+from benchmark.speed import report
 from benchmark.speed.gpu import archive, checks, page, session
 from benchmark.speed.gpu.cells import Cell, Part, Results, Setting
 from benchmark.speed.gpu.ladder import ladder, points
@@ -123,7 +126,7 @@ class Clock:
 
 def half_hour(folder, clock=time.monotonic, minutes=1e6, started=0.0):
     console = Console(file=io.StringIO(), width=200)
-    return session.HalfHour(TINY, folder, started, started + 60 * minutes, console, clock)
+    return session.HalfHour(TINY, folder, Budget(started, 60 * minutes, clock=clock), console)
 
 
 def part(name, share, clock, durations):
@@ -136,7 +139,7 @@ def part(name, share, clock, durations):
     def cells(setting):
         return [Cell(f"{k}", lambda duration=duration: measure(duration)) for k, duration in enumerate(durations)]
 
-    return Part(name, name, share, cells, first=100)
+    return Part(name, share, cells, first=100)
 
 
 class TestBudget:
@@ -183,7 +186,7 @@ class TestFailures:
             return {"value": 2.0}
 
         names = ["good"]
-        made = Part("a", "a", 1, lambda _: [Cell("bad", fails), *(Cell(n, partial(works, n)) for n in names)])
+        made = Part("a", 1, lambda _: [Cell("bad", fails), *(Cell(n, partial(works, n)) for n in names)])
         first, second = half_hour(tmp_path), half_hour(tmp_path)
         first.measure([made])
         first.measure([made])  # once a command
@@ -198,7 +201,7 @@ class TestFailures:
         assert order == ["bad", "good", "new", "bad"]
 
     def test_a_cell_that_ends_the_process_is_named(self, tmp_path):
-        made = Part("a", "a", 1, lambda _: [Cell("bad", refusing(KeyboardInterrupt()))])
+        made = Part("a", 1, lambda _: [Cell("bad", refusing(KeyboardInterrupt()))])
         with pytest.raises(KeyboardInterrupt):
             half_hour(tmp_path).measure([made])
         assert Results(tmp_path, "a").cells["bad"]["error"] == "it was begun, and the process ended"
@@ -212,8 +215,8 @@ class TestFailures:
             torch.use_deterministic_algorithms(True)
             return {}
 
-        half_hour(tmp_path).measure([Part("a", "a", 1, lambda _: [Cell(name, sets) for name in "abc"])])
-        TINY.plain_numerics()
+        half_hour(tmp_path).measure([Part("a", 1, lambda _: [Cell(name, sets) for name in "abc"])])
+        set_numerics(tf32=False, deterministic=False)
         assert seen == [(False, False)] * 3
 
     def test_steps_that_were_not_recorded_are_not_called_so(self, tmp_path, monkeypatch):
@@ -221,7 +224,7 @@ class TestFailures:
         with SimulatedGPU(streams=False):
             session_of = half_hour(tmp_path)
             session_of.setting = Setting("cuda", tiny=True)
-            session_of.measure([Part("ladder", "", 1, lambda s: [c for c in ladder(s) if "recorded" in c.name])])
+            session_of.measure([Part("ladder", 1, lambda s: [c for c in ladder(s) if "recorded" in c.name])])
         errors = [numbers["error"] for numbers in Results(tmp_path, "ladder").cells.values()]
         assert errors
         assert all("steps were not recorded: RuntimeError: operation not permitted" in error for error in errors)
@@ -232,7 +235,7 @@ class TestFailures:
             monkeypatch.setattr(torch, "zeros", refusing(broken))
             raise RuntimeError("CUDA error")
 
-        monkeypatch.setattr(session, "PARTS", (Part("views", "a", 1, lambda _: [Cell("bad", fails)]),))
+        monkeypatch.setattr(session, "PARTS", (Part("views", 1, lambda _: [Cell("bad", fails)]),))
         code, printed = command("accelerator=cpu")
         assert code == 75
         assert "error: the GPU refuses all work after an error (CUDA error: an illegal memory access was enc" in printed
@@ -314,8 +317,8 @@ class TestArchives:
 
 def test_the_committed_page_is_rendered_from_what_was_measured_and_a_point_of_the_ladder_is_in_its_table():
     text = (DOCS / "gpu.md").read_text()
-    assert page.fill(text, page.tables(DOCS / "gpu")) == text
-    assert all(f"<!-- {name} -->" in text for name in session._names())
+    assert report.fill(text, page.tables(DOCS / "gpu")) == text
+    assert all(f"<!-- {name} -->" in text for name in session.TABLES)
     names = [point.name for point in points(tiny=False)]
     assert len(names) == len(set(names)) == 2 * 3 * 3 * 7
     table = page._ladder({name: {"images_per_second": k + 1.0, "memory_mib": 7} for k, name in enumerate(names)})

@@ -9,7 +9,7 @@ from benchmark.configuration.compose import compose
 from benchmark.experiment import data, factory
 from benchmark.speed import peers
 from benchmark.speed.peer import workload
-from benchmark.speed.peers import FLOWER, OURS, PFL, FinishedRun
+from benchmark.speed.peers import FLOWER, OURS, PFL
 from benchmark.speed.timing import Process, line_times
 from datamodules.sources import Source, Split
 from datamodules.views import make_views
@@ -17,12 +17,12 @@ from datamodules.views import make_views
 
 class TestResults:
     def test_a_round_is_the_median_without_the_first(self):
-        run = FinishedRun(ends=(9.0, 9.5, 10.5, 10.75), peak_mib=0)
-        assert (run.round, run.first) == (0.5, 9.0)
+        run = peers.check_rounds((9.0, 9.5, 10.5, 10.75, 11.25, 11.75), Process("", 7.0))
+        assert run == {"round": 0.5, "first": 9.0, "peak_mib": 7.0}
 
     def test_ratios_are_taken_within_a_repetition(self):
         def runs(*seconds):
-            return [FinishedRun((4 * s, 5 * s), 100 * s) for s in seconds]
+            return [{"round": s, "first": 4 * s, "peak_mib": 100 * s} for s in seconds]
 
         lines = peers.compare("simclr", 16, {OURS: runs(1, 4), FLOWER: runs(2, 16), PFL: runs(4, 8)})
         by_name = {(line.what.partition(",")[0], line.what.rpartition(": ")[2]): line for line in lines}

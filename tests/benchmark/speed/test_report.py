@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmark.runtime import spin_briefly
-from benchmark.speed import __main__, report, threads
+from benchmark.speed import __main__, evaluation, report
 from benchmark.speed.__main__ import MEASUREMENTS, main
 from benchmark.speed.timing import Line, Spread, interleaved, ratio, run_process, spread
 from eval import linear
@@ -118,19 +118,19 @@ def test_a_mistake_is_one_line(capsys):
 
 
 def test_busy_processes_end_with_the_block():
-    with threads.busy_cores() as processes:
+    with evaluation.busy_cores() as processes:
         assert [process.poll() for process in processes] == [None] * os.cpu_count()
     assert None not in [process.poll() for process in processes]
 
 
 def test_the_contenders_differ_in_the_threads_of_a_step_alone(monkeypatch):
-    monkeypatch.setattr(threads, "TRAIN", 600)
+    monkeypatch.setattr(evaluation, "TRAIN", 600)
     used, shipped, gradient, before = [], linear.SHARED_STEP, linear.gradient_of, torch.get_num_threads()
     monkeypatch.setattr(linear, "gradient_of", lambda *args: used.append(torch.get_num_threads()) or gradient(*args))
     torch.set_num_threads(2)
     try:
-        contenders = threads._contenders()
-        assert all(contenders[name]() > 0 for name in (threads.ONE, threads.ALL))
+        contenders = evaluation._thread_contenders()
+        assert all(contenders[name]() > 0 for name in (evaluation.ONE, evaluation.ALL))
     finally:
         torch.set_num_threads(before)
     assert used == [1] * (len(used) // 2) + [2] * (len(used) // 2)

@@ -9,6 +9,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import wandb
@@ -35,7 +36,9 @@ class Fake:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """A server that answers everything with its code and body."""
+    """A server that answers everything with its code and body, and keeps the secrets that it is told."""
+
+    secrets: ClassVar = []
 
     def do_GET(self):
         self.send_response(self.code)
@@ -46,7 +49,7 @@ class Answers(BaseHTTPRequestHandler):
     do_POST = do_GET  # noqa: N815
 
     def log_message(self, *_):
-        pass
+        self.secrets += self.headers.get_all("Authorization", [])
 
 
 @contextlib.contextmanager
@@ -126,13 +129,17 @@ def test_without_a_server_it_is_offline_at_once(use, monkeypatch, mode, hole, tm
     assert modes == ["offline"] * 3
 
 
-def test_any_answer_but_a_failure_is_a_server(monkeypatch, hole):
+def test_any_answer_but_a_failure_is_a_server_and_it_is_told_no_secret(monkeypatch, hole, tmp_path):
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login user password secret")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setattr(Answers, "secrets", [])
     monkeypatch.setattr(wandb_run, "PROBE_TIMEOUT", 2.0)
     for code, reached in ((200, True), (302, True), (404, True), (500, False)):
         with serving(code) as url:
             assert wandb_run.answers(url, {}) is reached
     with serving(200) as proxy:
         assert wandb_run.answers("http://nowhere.invalid", {"http": proxy})
+    assert not Answers.secrets
     monkeypatch.setattr(wandb_run, "PROBE_TIMEOUT", 0.2)
     assert not wandb_run.answers("http://nowhere.invalid", {"http": hole})
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: time.sleep(5))  # a name that is not resolved

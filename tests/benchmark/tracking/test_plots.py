@@ -66,7 +66,8 @@ def test_costs_are_of_the_monitor_or_the_effective_rank_where_there_are_no_label
 
 def test_every_encoder_has_its_spectrum_and_a_collapsed_one_too(figure):
     values = {"a": torch.tensor([4.0, 2.0, 1.0]), "b": torch.tensor([3.0, 0.0, 0.0]), "flat": torch.zeros(3)}
-    assert {painted(f"C{k}") for k in range(3)} <= colours(figure(plots.spectra, values))
+    encoders = {name: {"values": each} for name, each in values.items()}
+    assert {painted(f"C{k}") for k in range(3)} <= colours(figure(plots.spectra, encoders))
 
 
 @pytest.mark.parametrize("classes", [3, 15, 100])

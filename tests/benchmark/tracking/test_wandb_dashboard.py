@@ -2,7 +2,6 @@
 
 import json
 import re
-import struct
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -13,7 +12,7 @@ from wandb.proto import wandb_internal_pb2
 
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
-from benchmark.tracking import wandb_dashboard
+from benchmark.tracking import wandb_dashboard, wandb_files
 from leaderboards import store
 from leaderboards.rank import board
 from tests.benchmark.tracking.test_loggers import serving
@@ -49,26 +48,10 @@ def publish(results, *words):
     return main(["publish", f"folder={results.parent}", f"output={results.parent.parent / 'dashboard'}", *words])
 
 
-def entries(content):
-    """The entries of a log in LevelDB's format after seven bytes of W&B's: 32 KiB blocks of whole entries or parts."""
-    offset, whole = 7, b""
-    while offset + 7 <= len(content):
-        left = 32768 - offset % 32768
-        if left < 7:
-            offset += left
-            continue
-        _, length, kind = struct.unpack("<IHB", content[offset : offset + 7])
-        whole += content[offset + 7 : offset + 7 + length]
-        offset += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            yield whole
-            whole = b""
-
-
 def segments(folder):
     """The files of W&B's offline runs, each with its messages."""
     for file in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
-        yield file, [wandb_internal_pb2.Record.FromString(data) for data in entries(file.read_bytes())]
+        yield file, [wandb_internal_pb2.Record.FromString(data) for data in wandb_files.entries(file.read_bytes())]
 
 
 def logged(folder):
@@ -115,7 +98,7 @@ def test_the_leaderboard_has_tables_and_the_records_as_an_artifact(results, offl
     assert (first["rank"], first["row"], first["linear (%)"], first["seeds"]) == ("–", "ssd", 50.5, 2)
     assert first["linear (%) ±"] == pytest.approx(0.7071, abs=1e-4)
     assert len(tables["published"]["data"]) > 1000
-    assert tables["published"]["columns"] == list(wandb_dashboard.PAPER_COLUMNS)
+    assert tables["published"]["columns"] == wandb_dashboard.PAPER_COLUMNS
     artifacts = [message.request.log_artifact.artifact for message in messages if message.HasField("request")]
     artifacts += [message.artifact for message in messages if message.HasField("artifact")]
     (records,) = [message for message in artifacts if message.type == "records"]

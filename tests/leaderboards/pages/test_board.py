@@ -13,16 +13,11 @@ from rich.console import Console
 from leaderboards.pages.board import markdown, scenarios, setting, spans, table, write
 from leaderboards.rank import board
 from leaderboards.schema import Record, RecordError
-from tests.leaderboards.test_schema import record
+from tests.leaderboards.test_schema import BOARD, record, records
 
 ROOT = Path(__file__).parents[3]
 UNVISITED = {"up": {}, "down": {}, "visits": 0}
-RECORDS = [
-    *(record("ssd", seed, linear) for seed, linear in enumerate([50.0, 50.0, 53.0])),  # errors 0, -1, 1
-    *(record("orchestra", seed, linear) for seed, linear in enumerate([48.0, 50.0, 49.0])),  # errors 0, 1, -1
-    *(record("fedavg-byol", seed, linear) for seed, linear in enumerate([46.0, 47.0, 48.0])),  # no errors
-    record("untrained", 0, 30.25, bytes=UNVISITED),
-]
+RECORDS = [*BOARD, record("untrained", 0, 30.25, bytes=UNVISITED)]
 NOISE = {"delta": 1e-05, "covers": ["R"], "clients": {"0": 8.25}}
 NOISY = [record("fedsc", seed, 45.0, epsilon=8.0 + seed / 4, privacy=NOISE) for seed in range(2)]
 UNLABELLED = {"geometry/v1": {"effective_rank": 5.25}, "label-free/v1": {"score": 0.1234}}
@@ -87,7 +82,7 @@ def test_the_page_says_what_rows_add_and_whether_that_counts():
         "ssd-pd": [46.0, 45.0, 47.0],
         "ssd-hard": [40.0, 41.0],
     }
-    page = markdown([record(row, seed, linear) for row, sample in rows.items() for seed, linear in enumerate(sample)])
+    page = markdown(records(rows))
     for row, added in {  # squared errors sum to 5.5 on 6 degrees of freedom: 4.90 sqrt(5.5 / 6 / 3) = 2.7
         "ssd": "+6.0 | 2.7 | 3 of 3 | more",
         "ssd-dsr": "+0.2 | 2.7 | 2 of 3 | no clear difference",
@@ -102,9 +97,9 @@ def test_the_page_and_the_terminal_say_when_the_order_is_no_ranking():
     page, printed = "the order is not a ranking", "no rank: that takes two rows of 3 seeds"
     assert page not in markdown(RECORDS)
     alone = [record("ssd", seed, 50.0 + seed) for seed in range(3)]
-    for records in (RECORDS[::3], RECORDS[1:3] + RECORDS[6:], alone):
-        assert page in markdown(records)
-        assert printed in terminal(records, width=80)
+    for unranked in (RECORDS[::3], RECORDS[1:3] + RECORDS[6:], alone):
+        assert page in markdown(unranked)
+        assert printed in terminal(unranked, width=80)
     assert "| – | ssd |" in markdown(alone)
     unlabelled = [record("plain", scores=UNLABELLED)]
     assert "no rank" not in terminal(RECORDS, width=80) + terminal(unlabelled, width=80)
@@ -113,7 +108,7 @@ def test_the_page_and_the_terminal_say_when_the_order_is_no_ranking():
 def test_the_page_names_rows_of_more_spread_than_the_others():
     even = [record(f"row{row}", seed, 50.0 + (row + seed) % 3) for row in range(12) for seed in range(3)]
     assert "uneven" not in markdown(even)
-    wide = [record("wide", seed, linear) for seed, linear in enumerate([40.0, 60.0, 44.0])]
+    wide = records({"wide": [40.0, 60.0, 44.0]})
     (line,) = [line for line in markdown([*even, *wide]).splitlines() if "uneven" in line]
     assert "5 % in all): wide varies more than the others" in line
 

@@ -9,16 +9,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
+from leaderboards import rank
 from leaderboards.pages import board, plots, trade_offs
 from leaderboards.rank import HEADLINE, Cell, Row
-from tests.leaderboards.test_schema import record
+from tests.leaderboards.test_schema import BOARD, record
 
-BOARD = [
-    *(record("ssd", seed, linear) for seed, linear in enumerate([50.0, 50.0, 53.0])),
-    *(record("orchestra", seed, linear) for seed, linear in enumerate([48.0, 50.0, 49.0])),
-    *(record("fedavg-byol", seed, linear) for seed, linear in enumerate([46.0, 47.0, 48.0])),
-    record("untrained", 0, 30.25),
-]
 ROWS = ("fedavg-align_uniform", "ssd")
 
 
@@ -35,7 +30,8 @@ def records():
 
 
 def test_the_dot_plot_shows_every_seed_its_mean_and_spread_the_floor_and_what_tells_rows_apart():
-    (axes,) = plots.draw_headline(BOARD, "cifar10-micro").axes
+    rows = rank.board([*BOARD, record("untrained", 0, 30.25)], "cifar10-micro")
+    (axes,) = plots.draw_headline(rows, "cifar10-micro").axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["ssd", "orchestra", "fedavg-byol"]
     drawn = {marker: [] for marker in ("o", "|", "None")}
     for line in axes.lines:
@@ -61,7 +57,8 @@ def test_the_dot_plot_shows_every_seed_its_mean_and_spread_the_floor_and_what_te
     ids=["nothing", "only the floor", "no headline", "a name that is no mathematics"],
 )
 def test_unusual_boards_have_a_figure(entries, tmp_path):
-    plots.save(lambda: plots.draw_headline(entries, "cifar10-micro"), tmp_path / "figure.svg")
+    rows = rank.board(entries, "cifar10-micro")
+    plots.save(lambda: plots.draw_headline(rows, "cifar10-micro"), tmp_path / "figure.svg")
     assert ElementTree.parse(tmp_path / "figure.svg").getroot().tag.endswith("svg")
 
 

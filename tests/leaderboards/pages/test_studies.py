@@ -7,9 +7,9 @@ import pytest
 
 from benchmark.configuration.files import read
 from benchmark.configuration.suites import suite
-from leaderboards.pages import methods, studies
+from leaderboards.pages import studies
 from leaderboards.rank import Cell
-from tests.leaderboards.test_schema import record
+from tests.leaderboards.test_schema import marks, record, records
 
 LINES = {"A": {1: "t1 a", 2: "t2 a", 10: "t10 a"}, "B": {"flat": "t1 b"}, "C": {1: "t1 c"}}
 STUDY = {
@@ -17,9 +17,9 @@ STUDY = {
     "paper": {"title": "large, Table 4", "lines": {"A": {1: 10.9, 4: [42.5, 0.5]}}},
 }
 RECORDS = [
-    *(record("a", seed, linear, scenario="t1") for seed, linear in enumerate([48.0, 50.0, 52.0])),
-    *(record("a", seed, linear, scenario="t2") for seed, linear in enumerate([53.0, 54.0])),
-    *(record("b", seed, linear, scenario="t1") for seed, linear in enumerate([40.0, 42.0, 77.0])),
+    *records({"a": [48.0, 50.0, 52.0]}, scenario="t1"),
+    *records({"a": [53.0, 54.0]}, scenario="t2"),
+    *records({"b": [40.0, 42.0, 77.0]}, scenario="t1"),
 ]
 
 
@@ -67,7 +67,7 @@ def test_words_on_the_axis_keep_their_order_and_are_not_joined(tmp_path, monkeyp
     text = studies.table(words, curves(words, RECORDS), {})
     assert [line.split(" |")[0] for line in text.splitlines()[2:4]] == ["| as it is", "| half"]
     assert "Paper" not in text
-    (tmp_path / "words.md").write_text(f"{methods.START}\n{methods.END}\n")
+    (tmp_path / "words.md").write_text(marks("ours"))
     drawn = []
     monkeypatch.setattr(studies, "STUDIES", [words])
     monkeypatch.setattr(studies, "save", lambda draw, file: drawn.append(draw()))
@@ -82,7 +82,7 @@ def test_words_on_the_axis_keep_their_order_and_are_not_joined(tmp_path, monkeyp
 def test_pages_and_figures_are_written_and_depend_on_the_records_only(paper, tmp_path, monkeypatch):
     monkeypatch.setattr(studies, "STUDIES", [{**STUDY, "paper": paper}, {**STUDY, "page": "elsewhere"}])
     page = tmp_path / "rounds.md"
-    page.write_text(f"# Rounds\n\n{methods.START}\nstale\n{methods.END}\n\nby hand\n")
+    page.write_text(f"# Rounds\n\n{marks('ours', 'stale')}\n\nby hand\n")
     studies.write(RECORDS, tmp_path)
     text, drawn = page.read_text(), (tmp_path / "rounds.svg").read_bytes()
     assert "stale" not in text

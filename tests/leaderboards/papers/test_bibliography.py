@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 import yaml
 
-from benchmark.cli.citation import SERVER_OPTIMIZERS, papers_of
+from benchmark.cli.reports import SERVER_OPTIMIZERS, papers_of
 from benchmark.configuration.files import available, facts, summary
 from leaderboards.papers import bibliography
 from methods.server import ServerOptimizer

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from leaderboards.pages.parity import Parity
-from leaderboards.pages.reproduction import END, START, filled
+from leaderboards.pages.reproduction import filled
 from leaderboards.papers.tables import FITTING, SETTINGS, Ours, Published, collect
 from leaderboards.papers.verdicts import OFF, OPEN, REPRODUCED, differences, judged, read, worse, write
 from tests.leaderboards.pages.test_sections import SSD
-from tests.leaderboards.test_schema import record
+from tests.leaderboards.test_schema import marks, record
 
 SETTING = {"clients": 10, "alpha": 0.1, "rounds": 20, "data": "CIFAR-10", "encoder": "ConvNet"}
 RECORDED = {
@@ -50,7 +50,7 @@ def test_a_cell_is_reproduced_within_a_point_or_two_standard_deviations(value, s
 
 
 def page(cells, records, finished, parity=None):
-    return filled(f"{START}\n{END}\n", judged(cells, finished), records, parity)
+    return filled(marks("published"), judged(cells, finished), records, parity)
 
 
 def test_the_page_lists_our_runs_below_a_table_also_unfinished_ones_with_the_files_they_were_compared_by():

@@ -1,9 +1,4 @@
-"""Microbenchmarks: the terms of docs/scale.md, and the evaluation protocols on cached features.
-
-An author's probe feeds `nn.Linear` and `torch.optim.Adam` from a DataLoader over a TensorDataset; one of its epochs is
-timed and multiplied by their number. scikit-learn's logistic regression sees the features standardised as
-`linear-lbfgs/v1` does it, at the strength that probe chose.
-"""
+"""The terms of docs/scale.md: what a million clients, and what large images cost."""
 
 import io
 import tempfile
@@ -13,32 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image
-from sklearn.linear_model import LogisticRegression
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 from benchmark.federation.checkpoint import Checkpoint
 from benchmark.federation.client_state import ClientState
 from benchmark.rng import Streams
-from benchmark.speed.timing import Line, Log, Spread, interleaved, ratio, seconds, spread
+from benchmark.speed.timing import Line, Log, Spread, seconds, spread
 from datamodules.partition import Parts, iid
 from datamodules.recipe import Recipe
 from datamodules.views import augment
-from eval.features import Features
-from eval.linear import lbfgs_probe, standardised
-from eval.protocol import PROTOCOLS, Subject
 from methods.networks import resnet18
 from methods.objectives.simclr import SimCLR
 
 CLIENTS, IMAGES_PER_CLIENT = 1_000_000, 10
 FILES = 20_000
 SIDE = 224
-
-TRAIN, TEST, WIDTH, CLASSES = 50_000, 10_000, 512, 10
-LINEAR, SOLVED, NEIGHBOURS = "linear/v1", "linear-lbfgs/v1", "knn/v1"
-LOADER, FEDX, SKLEARN = "loader, batch 512", "loader, batch 64", "scikit-learn"
 
 
 def terms(repetitions: int, log: Log) -> list[Line]:
@@ -119,66 +103,3 @@ def _image_terms(repetitions: int) -> list[Line]:
         Line(f"resnet18 at {SIDE} pixels, fp32", rate(16, partial(step, torch.float32)), "images/s"),
         Line(f"resnet18 at {SIDE} pixels, bf16", rate(16, partial(step, torch.bfloat16)), "images/s"),
     ]
-
-
-def evaluation(repetitions: int, log: Log) -> list[Line]:
-    """Probes by the suite, by loaders and by scikit-learn, and kNN."""
-    small, features = make_features(600, 200), make_features(TRAIN, TEST)
-    for warm_up in _probes(small, 1e-3).values():
-        warm_up()
-    strength = lbfgs_probe(features, torch.Generator().manual_seed(0))["strength"]
-    log(f"{TRAIN} x {WIDTH} features, {torch.get_num_threads()} threads, strength {strength:g}")
-    values = interleaved(_probes(features, strength), repetitions, log)
-    return [
-        Line("loader at batch 64, 100 epochs (from 1) / linear-lbfgs/v1", ratio(values, FEDX, SOLVED), goal=">= 10"),
-        Line("loader at batch 512, 200 epochs (from 1) / linear/v1", ratio(values, LOADER, LINEAR)),
-        Line("scikit-learn, one strength / linear-lbfgs/v1, five and a last", ratio(values, SKLEARN, SOLVED)),
-        *(Line(name, spread(values[name]), "s") for name in (SOLVED, LINEAR, FEDX, LOADER, SKLEARN)),
-        Line("knn/v1: 200 neighbours", spread(values[NEIGHBOURS]), "s"),
-    ]
-
-
-def make_features(train: int, test: int) -> Features:
-    """Features of ten classes of three clusters in 32 dimensions, squashed, mixed into WIDTH, blurred and rectified."""
-    generator = torch.Generator().manual_seed(0)
-    noise = partial(torch.randn, generator=generator)
-    clusters, squash, mix = 0.75 * noise(CLASSES, 3, 32), noise(32, WIDTH) / 32**0.5, noise(WIDTH, WIDTH) / WIDTH**0.5
-    n = train + test
-    y, cluster = (torch.randint(high, (n,), generator=generator) for high in (CLASSES, 3))
-    x = ((clusters[y, cluster] + noise(n, 32)) @ squash).tanh() @ mix + 0.3 * noise(n, WIDTH)
-    x = x.relu()
-    return Features(train_x=x[:train], train_y=y[:train], test_x=x[train:], test_y=y[train:], num_classes=CLASSES)
-
-
-def _probes(features: Features, strength: float) -> dict[str, Callable[[], float]]:
-    """Functions that return the seconds of each probe, those of loaders for all their epochs."""
-
-    def run(protocol: str) -> None:
-        PROTOCOLS[protocol].run(Subject(features=features), torch.Generator().manual_seed(0))
-
-    return {
-        **{name: partial(seconds, partial(run, name)) for name in (SOLVED, LINEAR, NEIGHBOURS)},
-        FEDX: lambda: 100 * seconds(partial(_loader_epoch, features, 64, 1e-3, 1e-6)),
-        LOADER: lambda: 200 * seconds(partial(_loader_epoch, features, 512, 3e-3, 0.0)),
-        SKLEARN: partial(seconds, partial(_scikit_learn_probe, features, strength)),
-    }
-
-
-def _loader_epoch(features: Features, batch_size: int, lr: float, weight_decay: float) -> None:
-    """One epoch of a linear probe, as it is commonly written."""
-    loader = DataLoader(TensorDataset(features.train_x, features.train_y), batch_size, shuffle=True)
-    layer = nn.Linear(WIDTH, CLASSES)
-    optimizer = torch.optim.Adam(layer.parameters(), lr, weight_decay=weight_decay)
-    for x, y in loader:
-        loss = F.cross_entropy(layer(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-def _scikit_learn_probe(features: Features, strength: float) -> None:
-    """scikit-learn's logistic regression of the same objective, which it divides by the strength."""
-    x, test_x, _ = standardised(features)
-    model = LogisticRegression(C=1 / (strength * len(x)), max_iter=1000)
-    model.fit(x.numpy(), features.train_y.numpy())
-    model.predict(test_x.numpy())
