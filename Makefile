@@ -23,7 +23,7 @@ DOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 WORKERS = --numprocesses auto --maxprocesses 8 --dist worksteal
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS)
 
-.PHONY: help install benchmark test quick long mutants check docs fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
+.PHONY: help install benchmark test quick long mutants check pages docs fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ check: install  ## format, lint, types, the import rule, known-bad versions of d
 	$(BIN)/lint-imports
 	$(BIN)/python -m benchmark.audit.dependencies
 	$(DOCS)
+
+pages: install  ## write what follows from a new method, objective or protocol: tables, golden numbers, privacy sheet
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark.audit.pages
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.test_kernels
 
 docs: install  ## build the documentation and its reference into site/ and open it in a browser
 	$(DOCS)

@@ -13,6 +13,21 @@ COMPARISONS: dict[str, Any] = load_yaml("comparisons.yaml")
 """What the pages compare: figures over rounds, scenarios whose ranks are averaged, rows that build on other rows."""
 
 
+def methods() -> dict[str, dict[str, list[str]]]:
+    """Method -> `over`, the rows that it builds on, and `paper`, keys of papers.bib; `make pages` writes the file."""
+    content: dict[str, dict[str, list[str]]] = load_yaml("methods.json")
+    return content
+
+
+def bases() -> dict[str, list[str]]:
+    """Row -> the rows that build on it: methods over what they say, and those of comparisons.yaml."""
+    found = {base: [*rows] for base, rows in COMPARISONS["bases"].items()}
+    for method, facts in methods().items():
+        for base in facts["over"]:
+            found.setdefault(base, []).append(method)
+    return found
+
+
 @dataclass(frozen=True)
 class Difference:
     """A row's headline minus that of the row it builds on, in points.

@@ -12,14 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from methods import trees
-from methods.hooks import check_hooks, read_earlier_names
-from methods.lightning_hooks import TrainerHooks, set_learning_rate
-from methods.objective import AddOn, Objective, Projected, build_addons, check_pair
-from methods.recalibration import Recalibration
-from methods.server import ServerOptimizer
-from methods.staying import ClientModels, check_stays
-from methods.trees import Tree
-from methods.types import (
+from methods.core.hooks import check_hooks, read_earlier_names
+from methods.core.lightning_hooks import TrainerHooks, set_learning_rate
+from methods.core.objective import AddOn, Objective, Projected, build_addons, check_pair
+from methods.core.recalibration import Recalibration
+from methods.core.staying import ClientModels, check_stays
+from methods.core.types import (
     Batch,
     Cat,
     Client,
@@ -36,7 +34,9 @@ from methods.types import (
     Sum,
     Visit,
 )
-from methods.validation import MethodError, check_number, choose
+from methods.core.validation import MethodError, check_number, choose
+from methods.server import ServerOptimizer
+from methods.trees import Tree
 
 __all__ = [
     "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError",

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from methods.validation import check_number
+from methods.core.validation import check_number
 
 
 class LARS(torch.optim.Optimizer):

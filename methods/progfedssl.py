@@ -10,8 +10,8 @@ what travels: end-to-end training of 12 layers in 12 stages has 2 * 12 / (6.5 + 
 out.
 
 Decisions (D: without a source, decided here)
-- The encoder is one of `methods.vit`, as in the paper: its layers have equal widths, so every sub-model has the
-  projector's input. Encoders whose blocks differ in width are refused.
+- The encoder is a vision transformer (`methods.networks.vit`), as in the paper: its layers have equal widths, so every
+  sub-model has the projector's input. Encoders whose blocks differ in width are refused.
 - A sub-model is the embedding, the first layers and the last LayerNorm. D: the embedding (patches, class token,
   positions) belongs to the first block; the last LayerNorm and the heads are trained and sent in every stage.
 - Blocks are equal groups of layers, stages equal shares of the rounds; where S does not divide the rounds, stages
@@ -30,7 +30,7 @@ import torch
 from methods import trees
 from methods.base import Mail, Message, MethodError, Objective, Replies, RoundContext, Tree, Visit, check_number
 from methods.fedavg import FedAvg
-from methods.vit import VisionTransformer, branch_ends, copied_layers, identities, layer_of, of_layers
+from methods.networks.transformers import VisionTransformer, branch_ends, copied_layers, identities, layer_of, of_layers
 
 
 def sub_model(weights: Tree, layers: range) -> Tree:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from methods import trees
+from methods.core.validation import check_number
 from methods.trees import Tree
-from methods.validation import check_number
 
 
 class Momentum:

@@ -10,6 +10,7 @@ from unittest import mock
 
 import torch
 
+from benchmark.configuration.files import available, facts
 from benchmark.execution.sequential import SequentialExecutor
 from benchmark.experiment.run import Run
 from methods.base import Visit
@@ -35,17 +36,21 @@ TWO_LAYERS = "encoder={class: tests.methods.vits.small, depth: 2}"
 Case = tuple[str, ...]
 """A method and overrides."""
 
-PLAIN = ("fedavg", "calibre", "feddecorr", "fedema", "fedprox", "fedsc", "fedu", "fedu2", "fedx", "local", "scaffold")
-METHODS: dict[str, Case] = {
-    **{name: (name,) for name in PLAIN},
-    "ldawa": ("ldawa", "method.start=1"),
-    "ssd": ("ssd", *WIDE),
-    "fedca": ("fedca", "method.base_epochs=2"),
-    "fedmkd": ("fedmkd", "method.queue_size=32", "method.distil_epochs=2", "optimizer.lr=0.01"),
-    "flesd": ("flesd", *SHORT),
-    "orchestra": ("orchestra", *SMALL),
-    **{name: (name, TWO_LAYERS) for name in ("lwfedssl", "progfedssl")},
+SETTINGS: dict[str, Case] = {
+    "ldawa": ("method.start=1",),
+    "ssd": WIDE,
+    "fedca": ("method.base_epochs=2",),
+    "fedmkd": ("method.queue_size=32", "method.distil_epochs=2", "optimizer.lr=0.01"),
+    "flesd": SHORT,
+    "orchestra": SMALL,
+    "lwfedssl": (TWO_LAYERS,),
+    "progfedssl": (TWO_LAYERS,),
 }
+"""Method -> what makes it small; any other is tried as it is."""
+TRAINED = [name for name in available("method") if "title" in facts("method", name)]
+TRAINED = [name for name in TRAINED if name not in ("centralized", "untrained")]
+"""Methods that have a class of their own and train."""
+METHODS: dict[str, Case] = {name: (name, *SETTINGS.get(name, ())) for name in TRAINED}
 """Name -> a case of each method."""
 DISTINCT = ("fedavg", "scaffold", "fedema", "fedx", "fedu2", "ssd", "fedsc", "flesd", "orchestra")
 """Those of `make test`: each uses the device in another way; `make rehearse` has all."""

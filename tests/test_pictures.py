@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from benchmark.configuration.files import available
-from methods import types
 from methods.base import FederatedMethod, Objective
+from methods.core import types
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 

@@ -20,15 +20,17 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from benchmark.configuration.compose import merge
-from benchmark.configuration.suites import suite
+from benchmark.configuration.suites import rows_of, suite
 from benchmark.distributed.launch import cores
 from benchmark.errors import ConfigError
 from benchmark.experiment.experiment import Experiment
 from benchmark.tracking.progress import Display
+from leaderboards.generate import moved
 from methods import trees
 from methods.trees import Tree
 
 FILE = Path("leaderboards") / "golden.json"
+CHANGELOG = Path("CHANGELOG.md")
 SUITE = "digits"
 SETTING = ("federation.rounds=3", "training.steps=2", "federation.participation=0.4")
 """Few steps of the suite's scenario, in which clients are visited again."""
@@ -49,7 +51,7 @@ Numbers = dict[str, Any]
 
 
 def configs(methods: str, folder: str) -> list[DictConfig]:
-    """Configs of the runs. methods: rows, as of a suite."""
+    """Configs of the runs. methods: rows, as of a suite; `all` are the suite's own."""
     placement = [
         f"output={folder}",
         "logger=csv",
@@ -59,7 +61,8 @@ def configs(methods: str, folder: str) -> list[DictConfig]:
         "compile=false",
         "training.precision=64-true",
     ]
-    runs = suite(SUITE, {"methods": methods, "seeds": "0"}, [*SETTING, *placement])
+    rows = rows_of(SUITE) if methods == "all" else methods
+    runs = suite(SUITE, {"methods": rows, "seeds": "0"}, [*SETTING, *placement])
     return [merge(config, ROW_SETTINGS.get(config.row, [])) for config in runs]
 
 
@@ -115,6 +118,24 @@ def fingerprint(tree: Tree) -> dict[str, float]:
 def mark(rows: Mapping[str, Numbers]) -> str:
     """The name by which CHANGELOG.md mentions these golden numbers."""
     return "golden numbers " + hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def write(rows: Mapping[str, Numbers], display: Display) -> None:
+    """Write rows, of which those that did not move keep their committed numbers to the last digit.
+
+    CHANGELOG.md has to name them: where rows were added or left out its name is replaced here, since no number moved.
+    """
+    committed = read()
+    shared = rows.keys() & committed.keys()
+    still = {row for row in shared if not list(moved("", committed[row], rows[row], TOLERANCE))}
+    rows = {row: committed[row] if row in still else rows[row] for row in sorted(rows)}
+    FILE.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    display.print(f"{FILE}: {len(rows) - len(still)} of {len(rows)} rows written anew")
+    log = CHANGELOG.read_text(encoding="utf-8")
+    if still == shared and mark(committed) in log:
+        CHANGELOG.write_text(log.replace(mark(committed), mark(rows)), encoding="utf-8")
+    elif mark(rows) not in log:
+        display.print(f"add to {CHANGELOG}, under what changes numbers, the reason for: {mark(rows)}")
 
 
 def read(file: Path = FILE) -> dict[str, Numbers]:

@@ -6,7 +6,7 @@ the values mean nothing.
 """
 
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from omegaconf import DictConfig
 from torch import Tensor
 
 from benchmark.configuration.compose import compose, merge
-from benchmark.configuration.files import CONFIGS, read
+from benchmark.configuration.files import available, facts, read
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import count
 from benchmark.execution.base import VisitResult
@@ -34,15 +33,19 @@ from benchmark.federation.callbacks import Callback
 from benchmark.federation.communication import sizes
 from benchmark.federation.loop import FederatedLoop
 from benchmark.rng import Streams
+from benchmark.tracking.progress import Display
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source, Split
+from leaderboards import store
+from leaderboards.pages import privacy
 from leaderboards.pages.privacy import Entry, Method
 from methods import trees
 from methods.base import Cat, Each, MethodError, Phase, Sum, Tree, Visit, set_learning_rate
-from methods.types import Reduction
+from methods.core.types import Reduction
 
 ENCODER, CLASS = "ResNet-18", "methods.networks.resnet18"
 """Of the methods whose file names no encoder."""
+FILE = Path("leaderboards") / privacy.SHEET
 IMAGES = 5_000
 """Images of a client, and of the public set: a tenth of CIFAR-10."""
 
@@ -138,7 +141,8 @@ def protection(loop: FederatedLoop, entry: str, visit: Visit) -> str | None:
 
 def record_method(name: str, overrides: Sequence[str] = ()) -> Method:
     """Data that leaves a client under a shipped method, or one by the path of its config."""
-    scenario = scenarios().get(Path(name).stem, "reference")
+    known = Path(name).stem in available("method")
+    scenario = facts("method", Path(name).stem).get("networks", "reference") if known else "reference"
     is_given = any(word.startswith("encoder") for word in overrides) or "encoder" in read("method", name)
     encoder = [] if is_given else [f"encoder.class={CLASS}"]
     config = compose(scenario, name, [*encoder, *overrides])
@@ -148,6 +152,21 @@ def record_method(name: str, overrides: Sequence[str] = ()) -> Method:
         entries, state = record_replies(config)
     names = [*state.get("stays", {}), *state.get("memory", {}), *(["running statistics"] * ("statistics" in state))]
     return Method(config.row, scenario, config.objective.name, tuple(entries), tuple(names), trees.nbytes(state))
+
+
+def record(names: Iterable[str], display: Display, overrides: Sequence[str] = ()) -> list[Method]:
+    """The sheets of several methods."""
+    display.begin("privacy sheet")
+    methods = []
+    for name in names:
+        with display.during(name):
+            methods.append(record_method(name, overrides))
+    return methods
+
+
+def write(methods: Sequence[Method]) -> None:
+    """Write the sheet of the board and of docs/how-to/privacy.md."""
+    store.write_table(FILE, privacy.Sheet(ENCODER, IMAGES, tuple(methods)))
 
 
 def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
@@ -255,9 +274,3 @@ def describe_rounds(entry: Entry, rounds: Sequence[int], plans: Sequence[Sequenc
     if "all" in cohorts:
         when += ", by all clients" if set(cohorts) == {"all"} else ", in the first by all clients"
     return {"when": when, "recurs": len(rounds) > 1 or total == 1}
-
-
-def scenarios() -> dict[str, str]:
-    """Method -> the scenario with the networks of its sheet; any other method: `reference`."""
-    names: dict[str, str] = yaml.safe_load((CONFIGS / "sheet.yaml").read_text(encoding="utf-8"))
-    return names

@@ -22,7 +22,6 @@ from leaderboards.papers.tables import Published
 from leaderboards.schema import RecordError
 
 FOLDER = Path("leaderboards")
-CHANGELOG = Path("CHANGELOG.md")
 SEEDS, IMAGES = 10, 50_000
 """Partitions that are drawn, and images of each, in equal classes as CIFAR's."""
 
@@ -47,15 +46,12 @@ def heterogeneity(cells: Iterable[Published]) -> dict[str, list[float]]:
 
 
 def capture(display: Display) -> None:
-    """Measure golden numbers and published cells again and write them. CHANGELOG.md has to name them."""
-    rows = golden.measure(display)
-    golden.FILE.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n", encoding="utf-8")
+    """Measure golden numbers and published cells again, and write those that are missing or have moved."""
+    golden.write(golden.measure(display), display)
     with display.during(TABLE_4):
         cells = heterogeneity(tables.collect())
     (FOLDER / generate.MEASURED).write_text(json.dumps(cells, indent=1) + "\n", encoding="utf-8")
-    display.print(f"{golden.FILE} and {FOLDER / generate.MEASURED} are written")
-    if (name := golden.mark(rows)) not in CHANGELOG.read_text(encoding="utf-8"):
-        display.print(f"add to {CHANGELOG}, under what changes numbers, the reason for: {name}")
+    display.print(f"{FOLDER / generate.MEASURED} is written")
 
 
 def check_names(cells: Iterable[Published]) -> None:
@@ -81,8 +77,8 @@ def regress(display: Display) -> list[Moved]:
     for scenario in {record["scenario"] for record in records}:
         rank.runs(records, scenario)  # refuses seeds with different settings
     lines = list(generate.moved("golden:", committed, golden.measure(display), golden.TOLERANCE))
-    if (name := golden.mark(committed)) not in CHANGELOG.read_text(encoding="utf-8"):
-        lines.append(Moved(str(CHANGELOG), f"has to give the reason for: {name}", "does not"))
+    if (name := golden.mark(committed)) not in golden.CHANGELOG.read_text(encoding="utf-8"):
+        lines.append(Moved(str(golden.CHANGELOG), f"has to give the reason for: {name}", "does not"))
     with display.during(TABLE_4):
         measured, file = heterogeneity(cells), FOLDER / generate.MEASURED
         lines += generate.moved(str(file), json.loads(file.read_text(encoding="utf-8")), measured)

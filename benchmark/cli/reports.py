@@ -11,7 +11,7 @@ from rich.text import Text
 
 from benchmark.cli.session import Session
 from benchmark.configuration.compose import only_keys, split, take_keys
-from benchmark.configuration.files import available, summary
+from benchmark.configuration.files import available, facts, papers, summary
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.suites import row_line
 from benchmark.errors import ConfigError, DepartureError, count
@@ -25,6 +25,12 @@ REPOSITORY, INTO = Path("leaderboards"), "repository"
 BOARD = "[collect=RUNS [into=repository]] [folder=BOARD]"
 COMPARE = "RUN_DIR RUN_DIR ... [output=FOLDER]"
 CITE = "NAME [NAME ...]"
+SERVER_OPTIMIZERS = {
+    "methods.server.Momentum": "fedavgm",
+    "methods.server.Adam": "fedopt",
+    "methods.server.Yogi": "fedopt",
+}
+"""Import path -> the key of its paper."""
 
 
 def board(words: list[str], session: Session) -> None:
@@ -102,7 +108,7 @@ def cite(words: list[str], session: Session) -> None:
         raise ConfigError(f"usage: python -m benchmark cite {CITE}; got no name")
     entries, without, texts = bibliography.read(), list[str](), list[str]()
     known = [name for group in ("method", "objective", "scenario") for name in available(group)]
-    known += [name for entry in entries.values() for name in entry.names]
+    known += [*SERVER_OPTIMIZERS, bibliography.SUITE]
     for word in words:
         names = [word]
         if word not in known:  # a row, whose method and objective are cited
@@ -111,12 +117,20 @@ def cite(words: list[str], session: Session) -> None:
                 remedy = "give a method, an objective, a scenario or a row, see `list`"
                 raise ConfigError(f"unknown name {word!r}{nearest(word, known)}: {remedy}")
             names = [method, *(each.removeprefix("objective=") for each in overrides if each.startswith("objective="))]
-        # of a scenario, such as `fedx/cifar10`, the paper whose setting it is
-        papers = [paper.text for name in names for paper in bibliography.named(name.partition("/")[0])]
-        without += [] if papers else [f"% {word}: no paper"]
-        texts += papers
+        found = [entries[key].text for name in names for key in papers_of(name)]
+        without += [] if found or word == bibliography.SUITE else [f"% {word}: no paper"]
+        texts += found
     lines = dict.fromkeys([*without, *texts, entries[bibliography.SUITE].text])
     session.console.print(Text("\n".join(lines).rstrip("\n")), soft_wrap=True)
+
+
+def papers_of(name: str) -> list[str]:
+    """Keys of the papers of a name in the bibliography; of a scenario, such as `fedx/cifar10`, whose setting it is."""
+    name = name.partition("/")[0]
+    if name in SERVER_OPTIMIZERS:
+        return [SERVER_OPTIMIZERS[name]]
+    heads = [facts(group, name) for group in ("method", "objective") if name in available(group)]
+    return list(dict.fromkeys(key for head in heads for key in papers(head)))
 
 
 def privacy(words: list[str], session: Session) -> None:
@@ -138,19 +152,14 @@ def privacy(words: list[str], session: Session) -> None:
     if not names and not guide.is_file():
         raise ConfigError(f"no {guide} to write the sheet into: run this from a checkout, or name a method")
     enable_garbage_collection()
-    methods = []
     with session.display() as display:
-        display.begin("privacy sheet")
-        for name in names or available("method"):
-            with display.during(name):
-                methods.append(privacy_sheet.record_method(name, overrides))
+        methods = privacy_sheet.record(names or available("method"), display, overrides)
     if names:
         for method in methods:
             session.console.print(privacy.table(method))
         return
-    sheet = privacy.Sheet(privacy_sheet.ENCODER, privacy_sheet.IMAGES, tuple(methods))
-    store.write_table(folder / privacy.SHEET, sheet)
-    generate.write(store.collect(folder / "results"), folder, Path("docs"))
+    privacy_sheet.write(methods)
+    generate.write(store.collect(folder / "results"), folder, guide.parent)
     pages = f"{folder / privacy.SHEET}, {folder / 'README.md'} and {guide}"
     session.console.print(f"{count(len(methods), 'method')} in {pages}", highlight=False)
 

@@ -1,5 +1,6 @@
 """Config files: shipped files by name, a user's files by path."""
 
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,8 @@ from benchmark.configuration.written import read_yaml_text, settled
 from benchmark.errors import ConfigError
 
 CONFIGS = SHIPPED = Path(__file__).parents[1] / "configs"
+FACTS = {"title", "paper", "source", "over", "networks", "loss", "keeps", "further"}
+"""Keys of the head of a method's or an objective's config."""
 
 
 def available(group: str) -> list[str]:
@@ -113,5 +116,30 @@ def lineage(name: str) -> list[tuple[str, dict[str, Any]]]:
 
 def summary(group: str, name: str) -> str:
     """The first comment line of a shipped config, which summarises it."""
-    first = (CONFIGS / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[:1]
-    return first[0].lstrip("# ") if first and first[0].startswith("#") else ""
+    return next(_head(group, name), "")
+
+
+def facts(group: str, name: str) -> dict[str, str]:
+    """What the comment lines after the first say about a shipped method or objective, as `# key: value`.
+
+    title: as pages write it. paper: keys of papers.bib. source: of the code, `code` (the authors'), `paper` (its
+    formulas) or `reconstructed` (from an abstract). over: rows that it builds on. networks: the scenario with those of
+    its paper. Of an objective: loss, keeps, further: cells of the table in docs/reference/objectives.md.
+    """
+    found = dict(line.split(": ", 1) for line in list(_head(group, name))[1:] if ": " in line)
+    if unknown := sorted(set(found) - FACTS):
+        raise ConfigError(f"{group}/{name}.yaml: its head has {unknown[0]!r}{nearest(unknown[0], sorted(FACTS))}")
+    return found
+
+
+def papers(head: Mapping[str, str]) -> list[str]:
+    """Keys of the papers that a head names."""
+    return head["paper"].split(", ") if "paper" in head else []
+
+
+def _head(group: str, name: str) -> Iterator[str]:
+    """The comment lines that a shipped config begins with."""
+    for line in (CONFIGS / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            return
+        yield line.lstrip("# ")

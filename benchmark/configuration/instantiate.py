@@ -14,8 +14,7 @@ from benchmark.configuration.keys import describe, fits, nearest
 from benchmark.configuration.written import respelt
 from benchmark.errors import ConfigError, exit_code
 from datamodules.signatures import Signature, signature_of
-from methods.base import FederatedMethod
-from methods.objective import AddOn, Objective
+from methods.base import AddOn, FederatedMethod, Objective
 
 EXAMPLES = {
     "server_optimizer": "methods.server.Momentum, methods.server.Adam or methods.server.Yogi",
@@ -117,7 +116,7 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
         return target  # a function without a plain annotation may return anything
     hooks = HOOKS.get(kind, ())
     if made is None or not issubclass(made, BASES[kind]) or not all(hasattr(made, hook) for hook in hooks):
-        wanted = f"class with {' and '.join(hooks)}" if hooks else f"subclass of {import_path(BASES[kind])}"
+        wanted = f"class with {' and '.join(hooks)}" if hooks else f"subclass of {_public_path(BASES[kind])}"
         raise ConfigError(f"{where}.class={path} is no {wanted}: give one, e.g. {EXAMPLES[kind]}")
     return target
 
@@ -145,6 +144,11 @@ def made_by(target: Any) -> type | None:
 def import_path(cls: type) -> str:
     """The import path of a class."""
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _public_path(cls: type) -> str:
+    """The path by which own code imports a class that a section asks for: `methods.base` has those of `methods`."""
+    return import_path(cls).replace("methods.core.objective.", "methods.base.")
 
 
 def named_classes(config: DictConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:

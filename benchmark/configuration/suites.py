@@ -164,12 +164,15 @@ def shipped_scenarios() -> set[str]:
 
 def shipped_rows() -> set[str]:
     """Names of all rows of the suites, of the methods, and METHOD-OBJECTIVE."""
-    methods, names = available("method"), set[str]()
-    for suite in available("suite"):
-        content = read("suite", suite)
-        lines = map(str, [*content.get("methods", []), *content.get("more", [])])
-        names |= {_named(line, str(content["scenarios"][0]).split()[0]) for line in lines}
+    methods, names = available("method"), {row for suite in available("suite") for row in rows_of(suite)}
     return {*methods, *names, *(f"{method}-{objective}" for method in methods for objective in available("objective"))}
+
+
+def rows_of(suite: str) -> list[str]:
+    """Names of the rows of a suite, in its order."""
+    content = read("suite", suite)
+    lines = map(str, [*content.get("methods", []), *content.get("more", [])])
+    return [_named(line, str(content["scenarios"][0]).split()[0]) for line in lines]
 
 
 def _values(line: str) -> dict[str, str]:

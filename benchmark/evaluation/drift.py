@@ -17,7 +17,7 @@ from benchmark.federation.loop import FederatedLoop
 from eval.inputs import ModelComparison
 from methods import trees
 from methods.base import FederatedMethod, Phase, Tree
-from methods.recalibration import has_batch_norm
+from methods.core.recalibration import has_batch_norm
 
 
 class LocalModels(NamedTuple):

@@ -21,7 +21,7 @@ from eval.features import Features, extract, recalibrate
 from eval.inputs import Crop, EncoderInputs, Subject
 from eval.protocol import PROTOCOLS, evaluate, find
 from methods.base import FederatedMethod, Tree
-from methods.recalibration import has_batch_norm
+from methods.core.recalibration import has_batch_norm
 
 VIEWS = 10_000
 """Largest number of training images whose two views are compared for alignment."""

@@ -13,7 +13,7 @@ from benchmark.federation.loop import FederatedLoop
 from eval.features import Features
 from methods import trees
 from methods.base import Tree
-from methods.recalibration import has_batch_norm
+from methods.core.recalibration import has_batch_norm
 
 
 def own_models(loop: FederatedLoop, exported: Mapping[str, Tree], name: str) -> dict[int, Callable[[], Tree]]:

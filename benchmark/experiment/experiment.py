@@ -37,7 +37,7 @@ from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source
 from eval.protocol import find
 from leaderboards import schema, store
-from methods.recalibration import has_batch_norm
+from methods.core.recalibration import has_batch_norm
 
 
 class Experiment:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from benchmark.configuration.partitions import changed_content, encoder_sections, sha256, weights_file
 from benchmark.errors import ConfigError
-from methods.libraries import hub_file, torchvision_weights
 from methods.networks import Encoder
+from methods.networks.libraries import hub_file, torchvision_weights
 
 SHOWN = 3
 """Most keys that an error names."""

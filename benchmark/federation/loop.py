@@ -35,7 +35,7 @@ from benchmark.federation.uplink import PhaseUplink, Uplink
 from benchmark.rng import Streams
 from methods import trees
 from methods.base import Client, FederatedMethod, Mail, Message, MethodError, Phase, RoundContext, Tree
-from methods.recalibration import RECALIBRATE
+from methods.core.recalibration import RECALIBRATE
 
 
 class FederatedLoop:

@@ -23,7 +23,7 @@ from benchmark.configuration.instantiate import locate, named_classes
 from benchmark.configuration.partitions import encoder_sections, sha256, weights_file
 from benchmark.federation.loop import FederatedLoop
 from datamodules.federated import FederatedDataModule
-from methods.libraries import hub_file, torchvision_weights
+from methods.networks.libraries import hub_file, torchvision_weights
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("benchmark", "datamodules", "eval", "methods")

@@ -13,9 +13,13 @@ from pathlib import Path
 from generate.links import ROOT, Target
 
 PAGES = {
-    "methods": ("Methods: base classes", "What a method is made of: hooks, messages, networks, optimisers."),
+    "methods": ("Methods: base classes", "What a method is made of: hooks, messages, optimisers."),
     "methods-papers": ("Methods: papers", "The class of each method."),
     "methods.objectives": ("Objectives", "The class of each local loss."),
+    "methods.networks": (
+        "Networks",
+        "The constructors of encoders, which `methods.networks` has by name.",
+    ),
     "methods.maths": ("Mathematics", "Pure functions: losses, terms of methods, solvers."),
     "eval": ("Evaluation (package)", "Features, protocols and scores."),
     "datamodules": ("Data", "Sources of images, partitions, views."),

@@ -61,7 +61,7 @@ def config_page() -> str:
         "On the command line a key is written `key=value`, in a file as YAML. `null` is YAML's word for None.",
         "The sections `method`, `objective`, `encoder`, `optimizer` and `server_optimizer` name a `class`. Their other",
         "keys are the arguments of that class: see [methods](methods-papers.md), [objectives](methods.objectives.md),",
-        "[networks](methods.md#methods.networks) and [server optimisers](methods.md#methods.server).",
+        "[networks](methods.networks.md) and [server optimisers](methods.md#methods.server).",
     ]
     known = [*KEYS.values(), *keys(Recipe, "views.")]
     sections = dict.fromkeys(key.name.rpartition(".")[0] for key in known if "." in key.name)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leaderboards.averages import full_names, ranks_by_scenario
-from leaderboards.comparisons import COMPARISONS, differences
+from leaderboards.comparisons import COMPARISONS, bases, differences
 from leaderboards.markdown import render, seeds_phrase
 from leaderboards.pages import plots, reproduction, trade_offs
 from leaderboards.pages.columns import (
@@ -186,7 +186,7 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
         "further": further and other_protocols_lines(further_rows, further),
         "further_counts": [row.cells[key].n for row in rows for key in further if key in row.cells],
         "further_seeds": _seeds_with(further, further_rows, complete),
-        "gains": differences(rows, COMPARISONS["bases"]),
+        "gains": differences(rows, bases()),
     }
 
 

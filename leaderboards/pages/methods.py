@@ -5,21 +5,37 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from leaderboards.comparisons import COMPARISONS, Difference, differences
+from leaderboards.comparisons import Difference, bases, differences, methods
 from leaderboards.markdown import anchor, escape, replace_between, rewrite, table_lines
 from leaderboards.pages.board import boards
 from leaderboards.pages.columns import BELOW, BELOW_WORDS, COLUMNS, ENCODERS_WORDS, WORST_ENCODER
 from leaderboards.pages.reproduction import heading
+from leaderboards.papers import bibliography
 from leaderboards.papers.tables import Published
 from leaderboards.rank import FLOOR, HEADLINE, Row
 from leaderboards.schema import Record
 
+SECTIONS = {
+    "Published numbers": ("published", "written by the board command from leaderboards/published"),
+    "Measured here": ("ours", "written by the board command from the run records"),
+}
+"""Section of a page -> the mark of what is written there, and by whom."""
+
 
 def filled(page: str, method: str, boards: Mapping[str, list[Row]], cells: Sequence[Published]) -> str:
-    """A page with new numbers. method: the page's name; rows of `fedu-fedx` are on the pages fedu and fedx."""
+    """A page with new numbers and BibTeX. method: the page's name; rows of `fedu-fedx` are on the pages fedu and fedx.
+
+    A page without marks gets them, in sections of their own.
+    """
+    page = page.partition("\n## BibTeX\n")[0].rstrip("\n") + "\n"
+    for title, (mark, writer) in SECTIONS.items():
+        if f"<!-- {mark}: " not in page and f"<!-- end of {mark} -->" not in page:
+            page += f"\n## {title}\n\n<!-- {mark}: {writer} -->\n<!-- end of {mark} -->\n"
     page = replace_between(page, "ours", _table(method, boards))
     known = {row.method for rows in boards.values() for row in rows}
-    return replace_between(page, "published", _published(page, method, cells, known))
+    page = replace_between(page, "published", _published(page, method, cells, known))
+    papers = "\n".join(bibliography.read()[key].text for key in methods().get(method, {}).get("paper", ()))
+    return f"{page}\n## BibTeX\n\n```bibtex\n{papers}```\n" if papers else page
 
 
 def write(records: Sequence[Record], folder: str | Path, cells: Sequence[Published]) -> None:
@@ -55,7 +71,7 @@ def _table(method: str, boards: Mapping[str, list[Row]]) -> str:
     columns, lines = ("row", "rank", "linear (%)", "kNN (%)", "seeds"), []
     for scenario, rows in boards.items():
         floors = {row.row: row.cells[HEADLINE].mean for row in rows if row.method == FLOOR and HEADLINE in row.cells}
-        gains = differences(rows, COMPARISONS["bases"])
+        gains = differences(rows, bases())
         for row in rows:
             if method in row.method.split("-"):
                 above = ""

@@ -12,9 +12,8 @@ SUITE = "fulcrum"
 
 
 class Entry(NamedTuple):
-    """A paper's BibTeX. names: those of the suite's methods, objectives, ... that it describes."""
+    """A paper's BibTeX."""
 
-    names: tuple[str, ...]
     text: str
     fields: Mapping[str, str]
 
@@ -33,12 +32,6 @@ def read() -> dict[str, Entry]:
     """The entries by their keys."""
     entries = {}
     text = FILE.read_text(encoding="utf-8")
-    for names, entry, key in re.findall(r"^for: (.*)\n(@\w+\{(\w+),\n(?:  .*\n)*\}\n)", text, re.MULTILINE):
-        fields = dict(re.findall(r"^  (\w+) = \{(.*)\},$", entry, re.MULTILINE))
-        entries[key] = Entry(tuple(names.split(", ")), entry, fields)
+    for entry, key in re.findall(r"^(@\w+\{(\w+),\n(?:  .*\n)*\}\n)", text, re.MULTILINE):
+        entries[key] = Entry(entry, dict(re.findall(r"^  (\w+) = \{(.*)\},$", entry, re.MULTILINE)))
     return entries
-
-
-def named(name: str) -> list[Entry]:
-    """The papers of a method, an objective or a server optimiser, in the order of the file."""
-    return [entry for entry in read().values() if name in entry.names]

@@ -28,7 +28,7 @@ from methods.base import Batch, MethodError, Objective, Outputs, Tree, check_num
 from methods.maths import masked_reconstruction
 from methods.maths.reconstruction import patches
 from methods.networks import Encoder
-from methods.vit import VisionTransformer
+from methods.networks.transformers import VisionTransformer
 
 
 class Decoder(nn.Module):
@@ -68,6 +68,7 @@ class MaskedReconstruction(Objective):
     """
 
     views = ("augment",)
+    travels: tuple[str, ...] = ("encoder", "decoder")
 
     def __init__(
         self,
@@ -99,8 +100,8 @@ class MaskedReconstruction(Objective):
         self.seen = min(max(1, round((1 - mask_ratio) * backbone.patches)), backbone.patches - 1)
         pixels = backbone.conv_proj.in_channels * self.patch_size**2
         self.decoder = Decoder(backbone, decoder_width, decoder_depth, decoder_heads, pixels)
-        own = choose("objective.decoder", decoder, "travels", "stays") == "stays"
-        self.travels, self.stays = (("encoder",), ("decoder",)) if own else (("encoder", "decoder"), ())
+        if choose("objective.decoder", decoder, "travels", "stays") == "stays":
+            self.travels, self.stays = ("encoder",), ("decoder",)
 
     @property
     def backbone(self) -> VisionTransformer:

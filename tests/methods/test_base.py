@@ -10,7 +10,7 @@ from benchmark.experiment import factory
 from datamodules.federated import Batch
 from methods import trees
 from methods.base import AddOn, FederatedMethod, Mean, MethodError, Phase, Sum
-from methods.hooks import PHASE_HOOKS
+from methods.core.hooks import PHASE_HOOKS
 from methods.networks import convnet
 from methods.objectives.simclr import SimCLR
 from tests import run_helpers

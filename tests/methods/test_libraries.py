@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from torchvision import models
 
-from methods import libraries, networks
+from methods import networks
 from methods.base import MethodError
+from methods.networks import libraries
 
 FAMILIES = (
     *(("resnet18", {}, 512), ("mobilenet_v3_small", {"width_mult": 0.5}, 512), ("swin_t", {}, 768)),

@@ -8,9 +8,10 @@ import torch
 import torchvision
 from torch import nn
 
-from methods import fixup, networks
+from methods import networks
 from methods.base import MethodError
-from methods.vit import VisionTransformer
+from methods.networks.fixup import FixupBlock
+from methods.networks.transformers import VisionTransformer
 
 
 def parameters(module: nn.Module) -> int:
@@ -49,7 +50,7 @@ def test_fixup_looks_at_each_image_alone() -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_fixup_block_starts_as_its_shortcut_which_is_shifted_where_the_image_shrinks(stride: int) -> None:
-    block, x = fixup.FixupBlock(4, 2 + 2 * stride, stride, blocks=9), torch.randn(2, 4, 8, 8)
+    block, x = FixupBlock(4, 2 + 2 * stride, stride, blocks=9), torch.randn(2, 4, 8, 8)
     out = block(x)
     torch.testing.assert_close(out[:, :4], x[:, :, ::stride, ::stride].relu())
     assert out.shape == (2, 2 + 2 * stride, 8 // stride, 8 // stride)
@@ -59,7 +60,7 @@ def test_a_fixup_block_starts_as_its_shortcut_which_is_shifted_where_the_image_s
     with torch.no_grad():
         block.residual[0].bias.fill_(0.5)
     torch.testing.assert_close(block(x)[:, :4], (x if stride == 1 else x[:, :, ::2, ::2] + 0.5).relu())
-    deep, shallow = (fixup.FixupBlock(64, 64, 1, blocks).residual[1].weight.std() for blocks in (16, 1))
+    deep, shallow = (FixupBlock(64, 64, 1, blocks).residual[1].weight.std() for blocks in (16, 1))
     assert float(shallow) == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
     assert float(shallow / deep) == pytest.approx(4, rel=0.05)  # first convolutions shrink with the number of blocks
 

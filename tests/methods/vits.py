@@ -1,7 +1,7 @@
 """A vision transformer that is small enough for the tiny scenario."""
 
 from methods.networks import Encoder
-from methods.vit import VisionTransformer
+from methods.networks.transformers import VisionTransformer
 
 
 def small(*, depth: int = 3, in_channels: int = 3, image_size: int = 8) -> Encoder:

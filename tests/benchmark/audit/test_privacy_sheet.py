@@ -95,15 +95,13 @@ def test_a_quantised_matrix_is_values_and_columns():
     assert "the 1 % largest of each row" in entry.protected
 
 
-def test_every_shipped_method_is_on_the_sheet_and_scenarios_are_given_for_no_other():
-    assert list(COMMITTED) == available("method"), "write it anew: python -m benchmark privacy"
-    assert set(privacy_sheet.scenarios()) <= set(COMMITTED)
-    assert set(privacy_sheet.scenarios().values()) <= set(available("scenario"))
+def test_every_shipped_method_is_on_the_sheet():
+    assert list(COMMITTED) == available("method"), "add what is missing: make pages"
 
 
 @pytest.mark.parametrize("name", available("method"))
 def test_the_committed_sheet_is_up_to_date(name):
-    assert privacy_sheet.record_method(name) == COMMITTED[name], "write it anew: python -m benchmark privacy"
+    assert privacy_sheet.record_method(name) == COMMITTED.get(name), "make pages, or all anew: make privacy"
 
 
 def test_the_page_is_rendered_from_the_committed_sheet():

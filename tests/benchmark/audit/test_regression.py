@@ -66,10 +66,10 @@ def test_a_row_has_its_committed_numbers():
 
 def test_every_row_of_the_suite_has_golden_numbers_of_its_own_that_the_changelog_names():
     rows = golden.read(ROOT / golden.FILE)
-    assert set(rows) == {config.row for config in golden.configs("all", ".")}
+    assert set(rows) == {config.row for config in golden.configs("all", ".")}, "add what is missing: make pages"
     assert len({json.dumps(numbers) for numbers in rows.values()}) == len(rows)
     assert set(golden.ROW_SETTINGS) <= set(rows)
-    assert golden.mark(rows) in (ROOT / regression.CHANGELOG).read_text()
+    assert golden.mark(rows) in (ROOT / golden.CHANGELOG).read_text(), "give the reason there, or make pages"
     assert golden.mark(rows) != golden.mark({**rows, "fedavg": rows["fedprox"]})
 
 
@@ -115,6 +115,23 @@ def replace_in(file, old, new):
     file.write_text(text.replace(old, new, 1))
 
 
+def test_rows_that_did_not_move_keep_their_last_digit_and_only_moved_ones_ask_for_a_reason(checkout, capsys):
+    before, log = golden.read(), golden.CHANGELOG.read_text()
+    ssd = before["ssd"]
+    nearly = before | {"ssd": {**ssd, "loss": [loss * (1 + 1e-14) for loss in ssd["loss"]]}, "new": ssd}
+    moved_row = nearly | {"new": {**ssd, "loss": [loss + 1 for loss in ssd["loss"]]}}
+    assert nearly["ssd"] != ssd
+    with Display(Console()) as display:
+        golden.write(nearly, display)
+        assert golden.read() == before | {"new": ssd}
+        assert golden.CHANGELOG.read_text() == log.replace(golden.mark(before), golden.mark(golden.read())) != log
+        assert "1 of" in (said := capsys.readouterr().out)
+        assert "reason" not in said
+        golden.write(moved_row, display)
+    assert "the reason for" in capsys.readouterr().out
+    assert golden.read()["new"] == moved_row["new"]
+
+
 def test_nothing_moved(checkout, capsys):
     assert main(["regress", "table=moved.md"]) == 0
     assert "Nothing moved." in capsys.readouterr().out
@@ -129,7 +146,7 @@ def test_nothing_moved(checkout, capsys):
     [
         ("leaderboards/results/cifar10-micro/ssd/seed0.json", "50.0", "50.7", "cifar10-micro/ssd/seed0"),
         ("leaderboards/published/ssd.yaml", "80.84", "80.85", "80.85"),
-        ("CHANGELOG.md", "(golden numbers ", "(golden ", "CHANGELOG.md"),
+        ("CHANGELOG.md", golden.mark(golden.read(ROOT / golden.FILE)), "golden", "CHANGELOG.md"),
         ("leaderboards/verdicts.json", '"off"', '"reproduced"', "verdict: orchestra, table 4"),
         ("leaderboards/README.md", "50.5", "50.6", "leaderboards/README.md"),
         ("docs/reproduction.md", "80.84", "80.85", "docs/reproduction.md"),

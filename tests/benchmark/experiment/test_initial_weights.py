@@ -23,7 +23,8 @@ from benchmark.experiment.data import source
 from benchmark.experiment.initial_weights import load_state, read_state, start_from_weights
 from benchmark.tracking.provenance import weights_hashes
 from leaderboards import store
-from methods import libraries, networks
+from methods import networks
+from methods.networks import libraries
 from tests.run_helpers import TINY, build_run
 
 NORMALISED = ("views.mean=null", "views.std=null")

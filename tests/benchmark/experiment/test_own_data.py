@@ -372,7 +372,7 @@ class TestClasses:
         file = tmp_path / "config.yaml"
         for section in ("data", "partition"):
             save(experiment("labelled").config, file)
-            own = f"{section}:\n  class: methods.libraries.hub_file\n"
+            own = f"{section}:\n  class: methods.networks.libraries.hub_file\n"
             file.write_text(file.read_text().replace(f"{section}:\n", own))
             with pytest.raises(ConfigError, match=self.REFUSED.format(section)):
                 load_folder(tmp_path)

@@ -88,12 +88,13 @@ def test_code_from_outside_is_refused_before_it_is_imported(folder, own, refused
 
 OTHER_KINDS = {
     "method": ["methods.networks.resnet18"],
-    "method.addons": ["methods.server.Adam", "methods.networks.partial"],
+    "method.addons": ["methods.server.Adam", "methods.core.modules.partial"],
     "objective": ["methods.fedavg.FedAvg"],
     "encoder": [
         "methods.trees.map", "torch.optim.swa_utils.get_ema_multi_avg_fn", "torch.optim.swa_utils.update_bn",
-        "methods.networks._resnet", "methods.networks.torch.hub.load", "methods.networks.models.resnet18",
-        "methods.networks.torchvision_model", "methods.libraries.import_timm",
+        "methods.networks.resnets._resnet", "methods.networks.resnets.torch.hub.load",
+        "methods.networks.resnets.models.resnet18", "methods.networks.libraries.torchvision_model",
+        "methods.networks.libraries.import_timm",
     ],
     "optimizer": ["torch.optim.lr_scheduler.LRScheduler"],
     "server_optimizer": ["methods.fedavg.FedAvg"],

@@ -51,16 +51,20 @@ def lines(method, records=RECORDS):
     return [line for line in filled(method, records).splitlines() if line.startswith("| cifar10")]
 
 
-def test_the_text_around_the_marks_stays_and_a_page_without_marks_is_refused_by_its_name(tmp_path):
+def test_the_text_around_the_marks_stays_and_a_page_gets_what_it_has_not(tmp_path):
     page = filled("ssd")
     assert page.startswith("# SSD\n\nby hand\n\n<!--")
-    assert page.endswith("-->\n\nmore by hand\n")
+    assert "-->\n\nmore by hand\n\n## BibTeX\n\n```bibtex\n@inproceedings{ssd,\n" in page
     assert "stale" not in page
     assert filled("ssd", page=page) == page
     (tmp_path / "ssd.md").write_text(PAGE)
     methods.write(RECORDS, tmp_path, CELLS)
     assert (tmp_path / "ssd.md").read_text() == page
-    (tmp_path / "fedavg.md").write_text("# no marks\n")
+    bare = filled("local", page="# local\n")
+    assert bare.startswith("# local\n\n## Published numbers\n\n<!-- published")
+    assert bare.endswith("<!-- end of ours -->\n")  # it has no paper
+    assert filled("local", page=bare) == bare
+    (tmp_path / "fedavg.md").write_text("<!-- end of ours -->\n")
     with pytest.raises(RecordError, match=r"fedavg\.md: no mark <!-- ours"):
         methods.write(RECORDS, tmp_path, CELLS)
     methods.write(RECORDS, tmp_path / "missing", CELLS)

@@ -3,17 +3,17 @@
 import re
 import unicodedata
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 
-from benchmark.configuration.files import available, summary
+from benchmark.cli.reports import SERVER_OPTIMIZERS, papers_of
+from benchmark.configuration.files import available, facts, summary
 from leaderboards.papers import bibliography
+from methods.server import ServerOptimizer
 
 ROOT = Path(__file__).parents[3]
-WITHOUT = {"centralized", "local", "supervised", "untrained"}
-"""Baselines and references, which are of no paper."""
-NAMED = [name for group in ("method", "objective") for name in available(group) if name not in WITHOUT]
 
 
 def plain(text):
@@ -22,30 +22,31 @@ def plain(text):
     return " ".join("".join(letter for letter in letters if not unicodedata.combining(letter)).split()).lower()
 
 
-def test_every_line_of_the_file_is_read():
-    text = bibliography.FILE.read_text().partition("\n\n")[2]
-    blocks = [f"for: {', '.join(entry.names)}\n{entry.text}" for entry in bibliography.read().values()]
-    assert "\n".join(blocks) == text
-    for key, entry in bibliography.read().items():
+def test_every_line_of_the_file_is_read_and_every_entry_is_cited():
+    text, entries = bibliography.FILE.read_text().partition("\n\n")[2], bibliography.read()
+    assert "\n".join(entry.text for entry in entries.values()) == text
+    for key, entry in entries.items():
         assert entry.text.count("{") == entry.text.count("}")
         assert len(entry.fields) == entry.text.count("\n") - 2, key
+    names = [name for group in ("method", "objective") for name in available(group)]
+    cited = {key for name in (*names, *SERVER_OPTIMIZERS) for key in papers_of(name)}
+    assert cited | {bibliography.SUITE} == entries.keys(), "papers.bib and the `paper` of the configs' heads differ"
+    assert SERVER_OPTIMIZERS.keys() == {f"methods.server.{cls.__name__}" for cls in get_args(ServerOptimizer)}
 
 
-def test_every_method_objective_and_server_optimizer_has_its_paper_and_its_config_the_same_year():
-    for name in NAMED:
-        papers = bibliography.named(name)
-        group = "method" if name in available("method") else "objective"
-        assert papers, name
-        assert {*re.findall(r"\b20\d\d\b", summary(group, name))} <= {paper.fields["year"] for paper in papers}, name
-    for name in ("Momentum", "Adam", "Yogi"):
-        assert bibliography.named(f"methods.server.{name}")
+@pytest.mark.parametrize("group", ["method", "objective"])
+def test_a_config_with_a_paper_has_its_year_and_says_where_its_code_is_from(group):
+    for name in available(group):
+        head, years = facts(group, name), {bibliography.read()[key].fields["year"] for key in papers_of(name)}
+        assert {*re.findall(r"\b20\d\d\b", summary(group, name))} <= years, f"{group}/{name}.yaml: `# paper: KEY`"
+        if group == "method" and {"title", "paper"} <= head.keys():
+            assert head.get("source") in ("code", "paper", "reconstructed"), f"{name}.yaml: `# source: code`"
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "methods").glob("*.md")), ids=lambda page: page.stem)
-def test_a_methods_page_has_its_papers_title_authors_and_year(page):
-    text, papers = page.read_text(), bibliography.named(page.stem)
-    head = text.partition("\n## ")[0]
-    for paper in papers:
+def test_a_methods_page_names_its_papers_as_the_bibliography_does(page):
+    head = page.read_text().partition("\n## ")[0]
+    for paper in (bibliography.read()[key] for key in papers_of(page.stem)):
         written = plain(re.search(r"\n\n(.*?): \*", head, re.DOTALL)[1])
         authors = [plain(author.partition(",")[0]) for author in paper.fields["author"].split(" and ")]
         assert written in (f"{authors[0]} et al.", ", ".join(authors))

@@ -9,8 +9,8 @@ from methods.base import MethodError
 from methods.maths import masked_reconstruction
 from methods.maths.reconstruction import patches
 from methods.networks import Encoder
+from methods.networks.transformers import VisionTransformer
 from methods.objectives.masked_reconstruction import MaskedReconstruction
-from methods.vit import VisionTransformer
 from tests import run_helpers
 from tests.methods.objectives import check_retold, encoder, views
 

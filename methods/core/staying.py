@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from methods import trees
-from methods.parts import Parts
+from methods.core.parts import Parts
+from methods.core.validation import MethodError
 from methods.trees import Tree
-from methods.validation import MethodError
 
 
 def check_stays(method: Parts, stays: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Models of torchvision and timm by name, without their classifiers; `methods.networks` makes encoders of them.
+"""Models of torchvision and timm by name, without their classifiers.
 
 Decisions
 - The classifier is the last linear or convolutional layer; a dropout directly before it is removed with it. Whatever
@@ -13,14 +13,15 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlparse
 
 import torch
 from torch import nn
 from torchvision import models
 
-from methods.validation import MethodError
+from methods.core.modules import Encoder, LibraryModel
+from methods.core.validation import MethodError, choose
 
 LOADING = (
     "weights",
@@ -40,17 +41,41 @@ SIZED = {"vit_": "image_size", "maxvit_": "input_size"}
 """Beginning of the torchvision models that are built for one image size -> the argument for it."""
 
 
-class LibraryModel(NamedTuple):
-    """A model of a library: what builds the same one, with its classifier, in plain torch.
+def torchvision(*, name: str, in_channels: int = 3, image_size: int = 224, **options: Any) -> Encoder:
+    """A classification model of torchvision without its classifier, with its own random initial weights.
 
-    library: "torchvision" or "timm". options: keyword arguments of its constructor. classifier: the name of the module
-    that was removed.
+    Args:
+        name: as `torchvision.models.list_models()` has it.
+        in_channels: channels of the images, 3. image_size: their side in pixels, by which the width is measured.
+        options: keyword arguments of the model's constructor, such as `width_mult` of mobilenet_v3_small.
     """
+    network, model = torchvision_model(name, in_channels, image_size, options)
+    return Encoder(network, measured_width(network, name, in_channels, image_size), model)
 
-    library: str
-    name: str
-    options: dict[str, Any]
-    classifier: str
+
+def timm(*, name: str, in_channels: int = 3, image_size: int = 224, **options: Any) -> Encoder:
+    """A model of timm (an optional requirement) without classifier, with its own random initial weights.
+
+    Args:
+        name: as `timm.list_models()` has it.
+        in_channels: channels of the images. image_size: their side in pixels; a model built for one size is built for
+            it, and the width is measured by it.
+        options: keyword arguments of `timm.create_model`, such as `drop_path_rate`.
+    """
+    network, model = timm_model(name, in_channels, image_size, options)
+    return Encoder(network, measured_width(network, name, in_channels, image_size), model)
+
+
+def mobilenet_v3(*, size: str = "small", in_channels: int = 3, image_size: int = 32, **options: Any) -> Encoder:
+    """MobileNetV3 (Howard et al. 2019), torchvision's; size: "small" (1,024 features) or "large" (1,280)."""
+    name = f"mobilenet_v3_{choose('encoder.size', size, 'small', 'large')}"
+    return torchvision(name=name, in_channels=in_channels, image_size=image_size, **options)
+
+
+def convnext_tiny(*, in_channels: int = 3, image_size: int = 32, stochastic_depth_prob: float = 0.0) -> Encoder:
+    """ConvNeXt-Tiny (Liu et al. 2022), torchvision's, 768 features; without stochastic depth unless it is given."""
+    options = {"stochastic_depth_prob": stochastic_depth_prob}
+    return torchvision(name="convnext_tiny", in_channels=in_channels, image_size=image_size, **options)
 
 
 def torchvision_model(

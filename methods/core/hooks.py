@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from methods.validation import MethodError
+from methods.core.validation import MethodError
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,12 @@
-"""Residual blocks without normalisation. Zhang, Dauphin, Ma: Fixup Initialization (2019)."""
+"""A ResNet without normalisation, and its blocks. Zhang, Dauphin, Ma: Fixup Initialization (2019)."""
 
 import math
 
 import torch
 from torch import Tensor, nn
+
+from methods.core.modules import Encoder
+from methods.core.validation import MethodError
 
 
 class Shift(nn.Module):
@@ -40,3 +43,21 @@ class FixupBlock(nn.Module):
         short = x if self.stride == 1 else self.residual[0](x)[:, :, :: self.stride, :: self.stride]
         short = nn.functional.pad(short, (0, 0, 0, 0, 0, self.padding))
         return torch.relu(self.shift(self.residual(x) * self.scale) + short)
+
+
+def fixup_resnet20(*, width: int = 8, in_channels: int = 3) -> Encoder:
+    """ResNet-20 with Fixup initialisation, without BatchNorm, `width` times as wide; FedSC's encoder is at width 8.
+
+    The number of features is 64 times `width`. They depend on the image alone, in training too.
+    """
+    if width < 1:
+        raise MethodError(f"encoder.width={width}: give a whole number of at least 1")
+    widths = [16 * width, 32 * width, 64 * width]
+    stem = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
+    blocks: list[nn.Module] = [stem, Shift(), nn.ReLU()]
+    channels = widths[0]
+    for stage, features in enumerate(widths):
+        for index in range(3):
+            blocks.append(FixupBlock(channels, features, 2 if stage and not index else 1, 9))
+            channels = features
+    return Encoder(nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), Shift()), widths[-1])

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torchvision import models
 
-from methods.validation import MethodError, choose
+from methods.core.modules import Encoder
+from methods.core.validation import MethodError, choose
 
 LAYER = re.compile(r"(?<=\.encoder_layer_)\d+(?=\.)")
 EMBEDDING = re.compile(r"\.(conv_proj|class_token|pos_embedding)\b")
@@ -74,6 +75,50 @@ class VisionTransformer(models.VisionTransformer):
     def forward(self, x: Tensor) -> Tensor:
         """Images -> features."""
         return self.pooled(self.tokens(x))
+
+
+def vit(
+    *,
+    width: int,
+    depth: int,
+    heads: int,
+    patch_size: int = 4,
+    features: str = "class",
+    in_channels: int = 3,
+    image_size: int = 32,
+) -> Encoder:
+    """A vision transformer (Dosovitskiy et al. 2021) of any size.
+
+    Args:
+        width: number of features, a multiple of `heads`. depth: number of layers. heads: of each layer's attention.
+        patch_size: side of a patch in pixels; 16 for images of 224.
+        features: "class" (the class token) or "mean" (of the patches' tokens).
+        in_channels: channels of the images. image_size: their side in pixels.
+
+    >>> vit(width=96, depth=4, heads=3).dim
+    96
+    """
+    shape = {"width": width, "depth": depth, "heads": heads, "in_channels": in_channels}
+    return Encoder(VisionTransformer(image_size=image_size, patch_size=patch_size, features=features, **shape), width)
+
+
+def _deit(width: int, heads: int, patch_size: int, features: str, in_channels: int, image_size: int) -> Encoder:
+    shape = {"width": width, "depth": 12, "heads": heads, "in_channels": in_channels}
+    return vit(patch_size=patch_size, features=features, image_size=image_size, **shape)
+
+
+def vit_tiny(*, patch_size: int = 4, features: str = "class", in_channels: int = 3, image_size: int = 32) -> Encoder:
+    """ViT-Tiny (Touvron et al. 2021): 12 layers, 3 heads, 192 features; other arguments as for `vit`.
+
+    >>> vit_tiny(patch_size=8).dim
+    192
+    """
+    return _deit(192, 3, patch_size, features, in_channels, image_size)
+
+
+def vit_small(*, patch_size: int = 4, features: str = "class", in_channels: int = 3, image_size: int = 32) -> Encoder:
+    """ViT-Small (Touvron et al. 2021): 12 layers, 6 heads, 384 features; other arguments as for `vit`."""
+    return _deit(384, 6, patch_size, features, in_channels, image_size)
 
 
 def layer_of(name: str) -> int | None:

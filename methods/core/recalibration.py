@@ -11,10 +11,10 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from methods import trees
-from methods.parts import Parts
+from methods.core.parts import Parts
+from methods.core.types import Batch, Mail, Mean, Message, Phase, Replies, RoundContext, Visit
+from methods.core.validation import MethodError
 from methods.trees import Tree
-from methods.types import Batch, Mail, Mean, Message, Phase, Replies, RoundContext, Visit
-from methods.validation import MethodError
 
 RECALIBRATE = "recalibrate"
 """Name of the phase, and of the policy."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from methods.parts import Parts
-from methods.types import Batch, Client, RoundContext, Visit
-from methods.validation import MethodError
+from methods.core.parts import Parts
+from methods.core.types import Batch, Client, RoundContext, Visit
+from methods.core.validation import MethodError
 
 
 class TrainerHooks(Parts):

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from methods.core.validation import MethodError, choose
 from methods.trees import Tree
-from methods.validation import MethodError, choose
 
 Message = dict[str, Tree]
 """Content of a message: entry name -> Tree. Declarations, byte counts and the privacy sheet go by entries."""
@@ -228,7 +228,7 @@ class Batch(Protocol):
 
 
 class MethodParts(Protocol):
-    """The members of a method that an add-on may use; `methods.parts.Parts` documents them.
+    """The members of a method that an add-on may use; `methods.core.parts.Parts` documents them.
 
     context: entries of the client's message other than "weights".
     """

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from methods import trees
-from methods.objective import AddOn, Objective
+from methods.core.objective import AddOn, Objective
 from methods.trees import Tree
 
 Places = list[tuple[str, dict[str, Any], str]]

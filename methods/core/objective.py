@@ -1,0 +1,231 @@
+"""Objective and AddOn: a local loss with its networks, and a term that can be added to any of them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from methods.core.modules import Encoder, mlp
+from methods.core.types import Batch, MethodParts, Outputs, Visit
+from methods.core.validation import MethodError, check_number
+from methods.trees import Tree
+
+
+class Objective(nn.Module):
+    """A local self-supervised loss and its networks.
+
+    travels: parts (submodule names) that make up the entry "weights".
+    views: recipe names, one for each view.
+    ema: target part -> source part; after each step the target's parameters follow the source's with `momentum`.
+    queues: names of FIFO buffers `[rows, d]` fed from `Outputs.push`; a buffer `<name>_filled` counts their valid rows.
+    stays: parts (submodules or queues) that stay with the client, whatever the method.
+    labels: whether batches carry labels (supervised references only).
+    only_for: class name of the only method that can use this objective; empty: any method can.
+    contrastive: whether the loss compares the images of a batch, so that it depends on the batch size.
+    min_batch_size: fewest images of an epoch's short last batch that is trained on.
+    needs_two: whether the loss is not defined for a batch of one image.
+    separate_views: whether views pass the networks one after the other, so that BatchNorm normalises each by itself;
+        False: together. Set by `training.views`.
+    width: features of an embedding.
+    """
+
+    travels: tuple[str, ...] = ("encoder", "projector")
+    views: tuple[str, ...] = ("augment", "augment")
+    ema: Mapping[str, str] = {}
+    momentum: float = 0.99
+    queues: tuple[str, ...] = ()
+    stays: tuple[str, ...] = ()
+    labels = False
+    only_for: str = ""
+    contrastive = False
+    min_batch_size = 2
+    needs_two = False
+    separate_views = False
+
+    encoder: Encoder
+    projector: nn.Module
+    width: int
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def check_staying(self, staying: Sequence[str]) -> None:
+        """Raises MethodError where settings do not go with the parts that stay with the client; called once."""
+
+    def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Online pass: images `[B, C, H, W]` -> representations `[B, encoder.dim]`, embeddings `[B, width]`."""
+        h = self.encoder(images)
+        return h, self.projector(h)
+
+    def forward(self, *views: Tensor, extra: Sequence[Tensor] = ()) -> Outputs:
+        """The online pass over all views and the add-ons' extra ones."""
+        images = (*views, *extra)
+        if self.separate_views:
+            h, z = zip(*map(self.embed, images), strict=True)
+        else:
+            h, z = (rows.split([len(view) for view in images]) for rows in self.embed(torch.cat(images)))
+        n = len(views)
+        return Outputs(h[:n], z[:n], extra=tuple(zip(h[n:], z[n:], strict=True)))
+
+    def each_view(self, network: Callable[[Tensor], Tensor], views: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The output of `network` for every view, from one joint pass or from one pass after the other."""
+        if self.separate_views:
+            return tuple(map(network, views))
+        return network(torch.cat(views)).split([len(view) for view in views])
+
+    def loss(self, out: Outputs, batch: Batch) -> Tensor:
+        """The loss, a scalar; a pure function of `out`, `batch` and buffers, without another encoder pass."""
+        raise NotImplementedError
+
+    def receive(self, visit: Visit) -> None:
+        """Called at the start of a client's training visit, after the method's `receive`."""
+
+    def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
+        """Random tensors for the step, drawn outside it; where there are any, `forward` gets them as `draws`."""
+        return {}
+
+    def start_epoch(self, plain_batches: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
+        """Called before each local epoch, in eval mode and without gradient.
+
+        plain_batches: yields the client's images in their order, without augmentation.
+        stream: a CPU generator of this visit.
+        """
+
+    def add_queue(self, name: str, rows: int, dim: int) -> None:
+        """Registers the empty FIFO buffer `name` `[rows, dim]` with its fill count; list the name in `queues`."""
+        self.register_buffer(name, torch.zeros(rows, dim))
+        self.register_buffer(f"{name}_filled", torch.zeros((), dtype=torch.long))
+
+    @torch.no_grad()
+    def after_step(self, push: Mapping[str, Tensor]) -> None:
+        """Update after an optimiser step: targets follow their sources, new rows enter the queues."""
+        self.move_targets()
+        for name in self.queues:
+            queue = getattr(self, name)
+            fill(queue, getattr(self, f"{name}_filled"), push[name].detach()[-len(queue) :])
+
+    def move_targets(self) -> None:
+        """The targets' parameters follow their sources', one step of the moving average."""
+        for target, source in self.ema.items():
+            update_ema(getattr(self, target), getattr(self, source), self.momentum)
+
+
+def enqueue(queue: Tensor, rows: Tensor) -> Tensor:
+    """A FIFO queue of the same length with new rows in front: the newest first, the oldest dropped."""
+    return torch.cat([rows, queue])[: len(queue)]
+
+
+@torch.no_grad()
+def fill(queue: Tensor, filled: Tensor, rows: Tensor) -> None:
+    """Puts new rows into a queue's buffer, and counts its valid rows: `filled`, 0-d."""
+    queue.copy_(enqueue(queue, rows))
+    filled.add_(len(rows)).clamp_(max=len(queue))
+
+
+@torch.no_grad()
+def update_ema(target: nn.Module, source: nn.Module, momentum: float) -> None:
+    """Moves the target's parameters towards the source's, not its buffers; momentum: weight of the target's values."""
+    targets, sources = ([*network.parameters()] for network in (target, source))
+    if targets:  # an empty projector has none
+        torch._foreach_lerp_(targets, sources, 1 - momentum)  # type: ignore[arg-type] # one kernel on a GPU
+
+
+class Projected(Objective):
+    """An objective whose embeddings are a projector's output.
+
+    Args:
+        encoder: images -> `[B, encoder.dim]`.
+        projector: widths after the encoder's, the last being the embedding's; empty: embeddings are representations.
+        head_norm: BatchNorm before every ReLU of the projector.
+        last_norm: BatchNorm without affine parameters on the embeddings.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        projector: Sequence[int] = (512, 256),
+        head_norm: bool = True,
+        last_norm: bool = False,
+    ) -> None:
+        super().__init__(encoder)
+        if projector:
+            self.projector = mlp((encoder.dim, *projector), norm=head_norm, last_norm=last_norm)
+        else:
+            self.projector = nn.Identity()
+        self.width = projector[-1] if projector else encoder.dim
+
+    def add_targets(self, momentum: float, prefix: str = "target") -> None:
+        """Adds `<prefix>_encoder` and `<prefix>_projector`: copies without gradient that follow the online networks."""
+        self.momentum = check_number("objective.momentum", momentum, at_least=0, at_most=1)
+        self.ema = {f"{prefix}_{source}": source for source in ("encoder", "projector")}
+        for target, source in self.ema.items():
+            setattr(self, target, deepcopy(getattr(self, source)).requires_grad_(False))
+
+    @torch.no_grad()
+    def embed_targets(self, images: Tensor) -> Tensor:
+        """Embeddings `[B, width]` by the target networks, without gradient."""
+        for target in self.ema:
+            images = getattr(self, target)(images)
+        return images
+
+
+class AddOn(nn.Module):
+    """A term for the loss of any objective and method, e.g. FedX's, FedDecorr's and FedProx's.
+
+    name: the part under which `networks()` travel.
+    views: recipe names of additional views; the objective returns them in `out.extra`.
+    must_travel: part -> why the term needs it in every message, so that the setting `method.stays` may not name it.
+    """
+
+    name: str = "addon"
+    views: tuple[str, ...] = ()
+    must_travel: Mapping[str, str] = {}
+
+    def build(self, objective: Objective) -> None:
+        """Called once, when the method is built: creates networks whose widths depend on the objective."""
+
+    def networks(self) -> nn.Module | None:
+        """The add-on's networks, trained and sent with the objective's; None: none."""
+        return None
+
+    def receive(self, visit: Visit, method: MethodParts) -> None:
+        """Called at the start of a client's training visit, after the method's `receive`."""
+
+    def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
+        """Random tensors for the step, drawn outside it; `forward` finds them in `batch.draws[name]`."""
+        return {}
+
+    def forward(self, out: Outputs, batch: Batch, method: MethodParts) -> Tensor:
+        """The term, a scalar to be added to the loss.
+
+        out: the objective's outputs; `extra` holds this add-on's views only.
+        batch: `views` holds the objective's views, then this add-on's.
+        """
+        raise NotImplementedError
+
+
+def check_pair(objective: Objective, work: str, otherwise: str = "") -> None:
+    """Raises MethodError for an objective without the embeddings of exactly two views of an image.
+
+    work: what needs them, as the start of a sentence. otherwise: what else to set than another objective,
+    ending in ", or ".
+    """
+    if len(objective.views) == 2 and isinstance(objective, Projected):
+        return
+    other = "choose another objective, e.g. objective=simclr"
+    own = "set objective.local_views=0" if "local" in objective.views else other
+    raise MethodError(f"{work} of an image's two views, which {type(objective).__name__} has not: {otherwise}{own}")
+
+
+def build_addons(addons: Sequence[AddOn], objective: Objective) -> nn.ModuleDict:
+    """The add-ons by name, built over the objective. Raises MethodError: two parts have one name."""
+    names = {name for name, _ in objective.named_children()}
+    for addon in addons:
+        if addon.name in names:
+            raise MethodError(f"two parts are named {addon.name!r}: give {type(addon).__name__} another name")
+        names.add(addon.name)
+        addon.build(objective)
+    return nn.ModuleDict({addon.name: addon for addon in addons})
