@@ -159,7 +159,7 @@ def privacy(words: list[str], session: Session) -> None:
             session.console.print(privacy.table(method))
         return
     privacy_sheet.write(methods)
-    generate.write(store.collect(folder / "results"), folder, guide.parent)
+    generate.write(store.collect(folder / "results"), folder, Path("docs"))
     pages = f"{folder / privacy.SHEET}, {folder / 'README.md'} and {guide}"
     session.console.print(f"{count(len(methods), 'method')} in {pages}", highlight=False)
 

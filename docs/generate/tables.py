@@ -11,7 +11,7 @@ from unittest.mock import patch
 import yaml
 
 from benchmark.cli.main import parsers
-from benchmark.configuration.files import available, summary
+from benchmark.configuration.files import available, facts, papers, summary
 from benchmark.configuration.keys import Key, keys
 from benchmark.configuration.schema import KEYS
 from benchmark.speed import report
@@ -230,7 +230,7 @@ def kernels_page() -> str:
 
 def bibtex(method: str) -> str:
     """The end of a method's page: the entries of its papers; empty where it has none."""
-    entries = "\n".join(paper.text for paper in bibliography.named(method))
+    entries = "\n".join(bibliography.read()[key].text for key in papers(facts("method", method)))
     return f"\n## BibTeX\n\n```bibtex\n{entries}```\n" if entries else ""
 
 
