@@ -199,10 +199,8 @@ class FedMKD(FederatedMethod):
 
     def send_fit(self, server: Tree, round_context: RoundContext) -> Mail:
         """To each client its aligned networks; before its first visit the initial ones of its architecture."""
-        clients, initial = server["clients"], server["initial"]
-        return Mail(
-            private={c.id: {"weights": clients.get(c.id, initial[c.architecture])} for c in round_context.members}
-        )
+        own, initial, members = server["clients"], server["initial"], round_context.members
+        return Mail(private={c.id: {"weights": own.get(c.id, initial[c.architecture])} for c in members})
 
     def update_fit(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The clients' networks, and those of this round by architecture."""

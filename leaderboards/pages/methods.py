@@ -5,12 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from leaderboards.comparisons import Difference, bases, differences, methods
+from leaderboards.comparisons import Difference, bases, differences
 from leaderboards.markdown import anchor, escape, replace_between, rewrite, table_lines
 from leaderboards.pages.board import boards
 from leaderboards.pages.columns import BELOW, BELOW_WORDS, COLUMNS, ENCODERS_WORDS, WORST_ENCODER
 from leaderboards.pages.reproduction import heading
-from leaderboards.papers import bibliography
 from leaderboards.papers.tables import Published
 from leaderboards.rank import FLOOR, HEADLINE, Row
 from leaderboards.schema import Record
@@ -23,19 +22,16 @@ SECTIONS = {
 
 
 def filled(page: str, method: str, boards: Mapping[str, list[Row]], cells: Sequence[Published]) -> str:
-    """A page with new numbers and BibTeX. method: the page's name; rows of `fedu-fedx` are on the pages fedu and fedx.
+    """A page with new numbers. method: the page's name; rows of `fedu-fedx` are on the pages fedu and fedx.
 
     A page without marks gets them, in sections of their own.
     """
-    page = page.partition("\n## BibTeX\n")[0].rstrip("\n") + "\n"
     for title, (mark, writer) in SECTIONS.items():
         if f"<!-- {mark}: " not in page and f"<!-- end of {mark} -->" not in page:
             page += f"\n## {title}\n\n<!-- {mark}: {writer} -->\n<!-- end of {mark} -->\n"
     page = replace_between(page, "ours", _table(method, boards))
     known = {row.method for rows in boards.values() for row in rows}
-    page = replace_between(page, "published", _published(page, method, cells, known))
-    papers = "\n".join(bibliography.read()[key].text for key in methods().get(method, {}).get("paper", ()))
-    return f"{page}\n## BibTeX\n\n```bibtex\n{papers}```\n" if papers else page
+    return replace_between(page, "published", _published(page, method, cells, known))
 
 
 def write(records: Sequence[Record], folder: str | Path, cells: Sequence[Published]) -> None:

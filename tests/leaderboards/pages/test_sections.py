@@ -54,7 +54,7 @@ def lines(method, records=RECORDS):
 def test_the_text_around_the_marks_stays_and_a_page_gets_what_it_has_not(tmp_path):
     page = filled("ssd")
     assert page.startswith("# SSD\n\nby hand\n\n<!--")
-    assert "-->\n\nmore by hand\n\n## BibTeX\n\n```bibtex\n@inproceedings{ssd,\n" in page
+    assert page.endswith("-->\n\nmore by hand\n")
     assert "stale" not in page
     assert filled("ssd", page=page) == page
     (tmp_path / "ssd.md").write_text(PAGE)
