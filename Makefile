@@ -86,7 +86,7 @@ ranks: install  ## the tests that run on two ranks
 scenarios: install  ## two rounds of every paper's setting at full model size: most of an hour
 	$(PYTEST) tests/benchmark/experiment/test_scenarios.py -m "long or not long" -k two_rounds
 
-parity: install  ## compare methods with their authors' codes, write docs/parity.md: a quarter of an hour
+parity: install  ## compare methods with their authors' codes, write docs/reference/parity.md: a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark parity accelerator=cpu
 
 regress: install  ## fail where a number moved: golden runs, verdicts, committed tables (TABLE=file.md)
@@ -101,17 +101,17 @@ site: board  ## write the board and open its site in a browser
 publish: install  ## the records as a Weights & Biases dashboard, offline first
 	$(BIN)/python -m benchmark publish
 
-privacy: install  ## write what leaves a client under every method into docs/privacy.md
+privacy: install  ## write what leaves a client under every method into docs/reference/privacy-sheet.md
 	$(BIN)/python -m benchmark privacy
 
-campaign: install  ## run CAMPAIGN=ssd-main for MINUTES=30, resumed by the next call (docs/campaigns.md)
+campaign: install  ## run CAMPAIGN=ssd-main for MINUTES=30, resumed by the next call (docs/how-to/campaigns.md)
 	$(BIN)/python -m benchmark campaign $(CAMPAIGN) data.root=$(DATA) devices=$(DEVICES) \
 		$(if $(MINUTES),minutes=$(MINUTES)) $(ARGS)
 
-bench: install  ## measure speed beside a bare loop and other frameworks (BENCH=floor,ranks), write docs/performance.md
+bench: install  ## measure speed beside a bare loop and other frameworks (BENCH=floor,ranks), write docs/reference/performance.md
 	$(BIN)/python -m benchmark.speed $(subst $(comma), ,$(BENCH))
 
-gpu: install  ## all that a half hour on a GPU can tell, in `gpu/` (MINUTES=25; without a GPU a rehearsal; docs/gpu.md)
+gpu: install  ## all that a half hour on a GPU can tell, in `gpu/` (MINUTES=25; without a GPU a rehearsal; docs/how-to/gpu.md)
 	$(BIN)/python -m benchmark.speed gpu minutes=$(or $(minutes),$(MINUTES),25) data.root=$(DATA) $(ARGS)
 
 clean:  ## remove what checks and tests leave behind

@@ -237,13 +237,13 @@ def blocks(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
         raise PartitionError(
             f"{num_clients} clients cannot share {C} classes in equal blocks: use {divisors} or a multiple of {C}"
         )
-    if min(map(len, members)) < num_clients // C:
+    sharing, smallest = num_clients // C, min(map(len, members))
+    if smallest < sharing:
         raise PartitionError(
-            f"{num_clients // C} clients share each class and the smallest has {min(map(len, members))} examples; "
-            "use fewer clients"
+            f"{sharing} clients share each class and the smallest has {smallest} examples; use fewer clients"
         )
     rng = np.random.default_rng(seed)
-    return [_join([piece]) for rows in members for piece in np.array_split(rng.permutation(rows), num_clients // C)]
+    return [_join([piece]) for rows in members for piece in np.array_split(rng.permutation(rows), sharing)]
 
 
 def _check(labels: np.ndarray, num_clients: int, alpha: float = 1.0) -> list[np.ndarray]:

@@ -18,7 +18,7 @@ from generate.markdown import Viewer  # noqa: E402
 
 LISTED = {"Methods": "methods", "Studies": "studies"}
 """Section of the navigation -> folder whose pages it lists."""
-BOOST = {"troubleshooting.md": 1.5, "changelog.md": 0.3, "reproduction.md": 0.5, "parity.md": 0.5}
+BOOST = {"how-to/troubleshooting.md": 1.5, "changelog.md": 0.3, "reproduction.md": 0.5, "reference/parity.md": 0.5}
 """Page -> factor of its search results. Guides come before the reference of Python names, which has most words."""
 PYTHON = {f"reference/{page}.md" for page in public.PAGES}
 OUTER = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(https?:[^"]*)"')
@@ -30,6 +30,11 @@ REFERENCE = (
 )
 """What the front page says of the reference in the repository, which has none, and on the site."""
 SOURCES = {page: source for source, page in links.DOCUMENTS.items()}
+FORWARD = (
+    '<!doctype html><meta charset="utf-8"><title>Moved</title><script>location.replace("{to}" + location.hash)</script>'
+    '<meta http-equiv="refresh" content="0; url={to}"><a href="{to}">{to}</a>'
+)
+"""A page that leads to another, with the anchor where the browser runs scripts."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -69,6 +74,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if place == "glossary.md":  # a search for one of its words finds it first
         rows = re.findall(r"^\| ([^|]+) \|", markdown, re.MULTILINE)
         page.meta["tags"] = [word.strip(" `") for row in rows for word in row.split(",") if word.strip(" -") != "word"]
+    if (method := re.fullmatch(r"methods/(\w+)\.md", place)) and method[1] != "index":
+        markdown += tables.bibtex(method[1])
     if place == "index.md":
         markdown = markdown.replace(HERE, REFERENCE)
     source = SOURCES.get(place) or (None if page.file.generated_by else f"docs/{place}")
@@ -85,5 +92,9 @@ def on_post_build(config: MkDocsConfig) -> None:
         missing += [name for name in public.entries(module) if f'id="{name}"' not in page]
     if missing:
         raise PluginError(f"no entry in the reference: {', '.join(missing)}")
+    for old, new in links.MOVED.items():
+        if f"{old}.html" in pages or f"{new}.html" not in pages:
+            raise PluginError(f"{old}.html cannot lead to {new}.html")
+        (site / f"{old}.html").write_text(FORWARD.format(to=f"{new}.html"), encoding="utf-8")
     if fetched := {found for text in pages.values() for found in OUTER.findall(text)}:
         raise PluginError(f"fetched from the network: {', '.join(sorted(fetched))}")

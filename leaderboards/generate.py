@@ -59,9 +59,9 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
             docs / "reproduction.md", partial(reproduction.filled, verdicts=current, records=records, parity=compared)
         )
         if sheet is not None:
-            rewrite(docs / "privacy.md", partial(privacy.filled, sheet=sheet))
+            rewrite(docs / "reference" / "privacy-sheet.md", partial(privacy.filled, sheet=sheet))
         if compared is not None:
-            rewrite(docs / "parity.md", partial(parity.filled, parity=compared, records=records))
+            rewrite(docs / "reference" / "parity.md", partial(parity.filled, parity=compared, records=records))
     board.write(records, folder, current, sheet, linked=docs is not None)
     site.write(records, current, folder, sheet)
 

@@ -125,23 +125,39 @@ FIGURE = "figures/cifar10-mini.svg"
 @pytest.mark.parametrize(
     ("text", "source", "page", "expected"),
     [
-        ("[a](docs/data.md#x)", "README.md", "index.md", "[a](data.md#x)"),
-        ("[a](../README.md)", "docs/data.md", "data.md", "[a](index.md)"),
-        ("[a](../results.md)", "docs/methods/ssd.md", "methods/ssd.md", "[a](../results.md)"),
-        ("[a](methods)", "docs/leaderboards.md", "leaderboards.md", "[a](methods/index.md)"),
-        ("[a](../leaderboards/schema.py)", "docs/results.md", "results.md", "[a](reference/record.md)"),
+        ("[a](docs/glossary.md#x)", "README.md", "index.md", "[a](glossary.md#x)"),
+        ("[a](../README.md)", "docs/x.md", "x.md", "[a](index.md)"),
+        ("[a](../glossary.md)", "docs/methods/ssd.md", "methods/ssd.md", "[a](../glossary.md)"),
+        ("[a](../methods)", "docs/how-to/boards.md", "how-to/boards.md", "[a](../methods/index.md)"),
+        ("[a](../leaderboards/schema.py)", "docs/x.md", "x.md", "[a](reference/record.md)"),
         ("[a](../datamodules/views.py)", "docs/x.md", "x.md", "[a](reference/datamodules.md#datamodules.views)"),
-        ("[tuned/](../leaderboards/tuned)", "docs/results.md", "results.md", "`leaderboards/tuned`"),
-        ("[one](../examples/sweep.yaml)", "docs/wandb.md", "wandb.md", "one (`examples/sweep.yaml`)"),
+        ("[tuned/](../leaderboards/tuned)", "docs/x.md", "x.md", "`leaderboards/tuned`"),
+        ("[one](../examples/sweep.yaml)", "docs/x.md", "x.md", "one (`examples/sweep.yaml`)"),
         ("![a](docs/pictures/concept.svg)", "README.md", "index.md", "![a](pictures/concept.svg)"),
         (f"![a]({FIGURE})", "leaderboards/README.md", "board.md", f"![a](leaderboards/{FIGURE})"),
-        ("[a](../nowhere.py)", "docs/data.md", "data.md", "[a](../nowhere.py)"),
-        ("[a](#here)", "docs/data.md", "data.md", "[a](#here)"),
-        ("```\n[a](../README.md)\n```", "docs/data.md", "data.md", "```\n[a](../README.md)\n```"),
+        ("[a](../nowhere.py)", "docs/x.md", "x.md", "[a](../nowhere.py)"),
+        ("[a](#here)", "docs/x.md", "x.md", "[a](#here)"),
+        ("```\n[a](../README.md)\n```", "docs/x.md", "x.md", "```\n[a](../README.md)\n```"),
     ],
 )
 def test_links_lead_to_pages_of_the_site(text, source, page, expected):
     assert links.rewrite(text, source, page, public.place) == expected
+
+
+def test_an_earlier_page_leads_to_the_one_that_has_its_subject_now():
+    docs = ROOT / "docs"
+    assert not [old for old, new in links.MOVED.items() if (docs / f"{old}.md").exists()]
+    assert not [new for old, new in links.MOVED.items() if not (docs / f"{new}.md").exists()]
+
+
+def test_a_methods_page_ends_with_its_papers_entry():
+    assert tables.bibtex("ssd").startswith("\n## BibTeX\n\n```bibtex\n@inproceedings{ssd,\n")
+    assert tables.bibtex("untrained") == ""
+
+
+def test_the_page_of_kernels_has_what_was_measured():
+    for name, now in json.loads((ROOT / "tests" / "kernels.json").read_text()).items():
+        assert re.search(rf"^\| {name} \| (\d+ → )?{now['kernels']} \|", tables.kernels_page(), re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 """What a local step of ResNet-18 launches on a GPU, and how often a visit waits and uploads, against committed numbers.
 
 `python -m tests.test_kernels` measures those that `tests/kernels.json` lacks, with `all` all of them again, and writes
-it and the table of docs/engine.md. `before` has the kernels of the time before the suite was rehearsed on a simulated
+it; the site has them as a table. `before` has the kernels of the time before the suite was rehearsed on a simulated
 GPU, and waits and uploads of commit 94604bc.
 """
 
 import json
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -17,7 +16,6 @@ from tests.gpu_helpers import MOCO, TRAINED, Case, train_on_gpu
 from tests.methods.test_orchestra import SMALL
 
 FILE = Path(__file__).with_name("kernels.json")
-PAGE = FILE.parents[1] / "docs" / "engine.md"
 TWO_ROUNDS = (
     *("federation.rounds=2", "federation.participation=1", "partition.clients=2"),
     *("training.steps=2", "executor=sequential"),
@@ -62,22 +60,12 @@ def test_a_step_launches_no_more_than_it_did(name, tmp_path):
     assert (found["waits"], found["uploads"]) == (expected["waits"], expected["uploads"])
 
 
-def table() -> str:
-    """The table of docs/engine.md, by the committed numbers."""
-    lines = ["| method | kernels a step | waits a visit | uploads a visit |", "|---|---:|---:|---:|"]
-    for name, now in json.loads(FILE.read_text()).items():
-        cells = [f"{then} → {now[key]}" if then != now[key] else f"{then}" for key, then in now["before"].items()]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def test_every_case_is_measured_and_the_page_has_the_numbers():
+def test_every_case_is_measured():
     assert list(json.loads(FILE.read_text())) == list(CASES), "measure what is missing: make pages"
-    assert f"\n{table()}\n\n" in PAGE.read_text(), "write it again: make pages"
 
 
 def main(words: list[str]) -> None:
-    """Measures what is missing, or all, and writes both files."""
+    """Measures what is missing, or all, and writes the file."""
     known = json.loads(FILE.read_text())
     for name, case in CASES.items():
         if name not in known or words == ["all"]:
@@ -86,8 +74,6 @@ def main(words: list[str]) -> None:
             known[name] = {**now, "before": known.get(name, {}).get("before", now)}
             print(f"{name:24} {known[name]}", flush=True)  # noqa: T201
     FILE.write_text("{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(known[name])}" for name in CASES) + "\n}\n")
-    shown = re.compile(r"\| method \| kernels a step .*?\n(?=\n)", re.DOTALL)
-    PAGE.write_text(shown.sub(lambda _: f"{table()}\n", PAGE.read_text()))
 
 
 if __name__ == "__main__":

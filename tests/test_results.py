@@ -93,14 +93,14 @@ def test_a_tuned_value_is_the_best_of_its_scores(file):
     assert not any(trial["evaluated"]["dirty"] for trial in scored)
 
 
-def test_the_page_of_results_lists_every_tuned_value_with_its_grid():
+def test_the_page_of_fairness_lists_every_tuned_value_with_its_grid():
     """Its table has a line for each tuned file: scenario, row, the chosen value, the grid, and what diverged."""
 
     def numbers(text):
         return sorted(map(float, re.findall(r"\d+\.\d+", text)))
 
     listed, tuned, scenario = [], [], ""
-    page = (LEADERBOARDS.parent / "docs" / "results.md").read_text()
+    page = (LEADERBOARDS.parent / "docs" / "explanation" / "fairness.md").read_text()
     table = page.partition("| scenario | row | chosen | of |\n|---|---|---|---|\n")[2].partition("\n\n")[0]
     for line in table.splitlines():
         name, row, chosen, grid = (cell.strip() for cell in line.strip("|").split("|"))

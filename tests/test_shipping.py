@@ -207,8 +207,7 @@ def test_what_is_missing_is_named_with_the_command_that_writes_it(tmp_path):
         assert len(files) <= most
     said = python(copy_of(tmp_path, METHOD, OBJECTIVE, PROTOCOL), "-m", "benchmark.audit.pages", "check=true")
     assert said.splitlines() == [
-        *(f"{page} is not as the configs' heads have it" for page in ("README.md", "docs/objectives.md")),
-        "docs/evaluation.md is not as the configs' heads have it",
+        *(f"{page} is not as the configs' heads have it" for page in ("README.md", "docs/reference/objectives.md")),
         "leaderboards/methods.json is not as the configs' heads have it",
         "leaderboards/golden.json has no row fedhalf",
         "leaderboards/privacy.json has no method fedhalf",

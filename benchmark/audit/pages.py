@@ -1,14 +1,13 @@
 """What follows from the shipped methods, objectives and protocols, written into pages and data: `make pages`.
 
-A method's and an objective's facts are its class's and those of its config's head (`files.facts`), a protocol's those
-of `eval/protocols.yaml`. Lists of them are written anew; golden numbers and lines of the privacy sheet are measured
-where they are missing, and left as they are where not (`regress capture=true`, `make privacy` measure all).
+A method's and an objective's facts are its class's and those of its config's head (`files.facts`). Lists of them are
+written anew; golden numbers and lines of the privacy sheet are measured where they are missing, and left as they are
+where not (`regress capture=true`, `make privacy` measure all).
 """
 
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from benchmark.configuration.instantiate import locate
 from benchmark.configuration.suites import rows_of
 from benchmark.runtime import enable_garbage_collection
 from benchmark.tracking.progress import Display
-from eval.protocol import PROTOCOLS
 from leaderboards import generate, store
 from leaderboards.markdown import replace_between
 from leaderboards.pages import privacy
@@ -32,11 +30,10 @@ HEADINGS = "| name | loss of a batch | networks that travel | stays with the cli
 
 def pages() -> dict[Path, str]:
     """File -> what it has to hold. Raises RecordError: a page or the place of a list in it is missing."""
-    readme, objectives, evaluation = (Path(name) for name in ("README.md", "docs/objectives.md", "docs/evaluation.md"))
+    readme, objectives = Path("README.md"), Path("docs/reference/objectives.md")
     return {
         readme: _readme(readme.read_text(encoding="utf-8")),
         objectives: replace_between(objectives.read_text(encoding="utf-8"), "objectives", _objectives()),
-        evaluation: _protocols(evaluation.read_text(encoding="utf-8")),
         Path("leaderboards/methods.json"): methods(),
     }
 
@@ -95,7 +92,7 @@ def _titled(group: str) -> list[tuple[str, str, bool]]:
 
 
 def _readme(page: str) -> str:
-    """Its lists of methods, baselines and objectives, and the links to the methods' pages."""
+    """Its lists of methods, baselines and objectives."""
     named, groups = _titled("method"), dict[str, list[tuple[str, str, bool]]]()
     for row, published in (("methods", True), ("baselines", False)):
         groups[row] = [each for each in named if each[2] == published]
@@ -105,12 +102,7 @@ def _readme(page: str) -> str:
         page, found = re.subn(rf"^\| {row} \| .*? \|", f"| {row} | {names} |", page, count=1, flags=re.MULTILINE)
         if not found:
             raise RecordError(f"README.md: no row {row!r} in the table of what is included")
-    page = re.sub(r"\b\d+ published(?=\smethods)", f"{len(groups['methods'])} published", page)
-    ordered = (*groups["methods"], *groups["baselines"])
-    links = ", ".join(f"[{title}](docs/methods/{name}.md)" for title, name, _ in ordered)
-    return replace_between(
-        page, "methods", textwrap.fill(f"{links}.", 120, break_long_words=False, break_on_hyphens=False)
-    )
+    return re.sub(r"\b\d+ published(?=\smethods)", f"{len(groups['methods'])} published", page)
 
 
 def _objectives() -> str:
@@ -122,16 +114,6 @@ def _objectives() -> str:
         cells = [f"`{name}`", loss, ", ".join(travels), keeps, further]
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(lines)
-
-
-def _protocols(page: str) -> str:
-    """The table of protocols, with a line more for each that it does not name yet."""
-    table = re.search(r"^\| id \|.*?\n(?=\n)", page, re.DOTALL | re.MULTILINE)
-    if table is None:
-        raise RecordError("docs/evaluation.md: no table of protocols that begins with | id |")
-    new = [each for each in PROTOCOLS.values() if f"`{each.id}`" not in table[0]]
-    lines = [f"| `{each.id}` | {each.summary}{' Long' * each.long} | {each.headline} |\n" for each in new]
-    return page.replace(table[0], table[0] + "".join(lines))
 
 
 def main(words: Sequence[str]) -> int:

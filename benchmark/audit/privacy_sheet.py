@@ -165,7 +165,7 @@ def record(names: Iterable[str], display: Display, overrides: Sequence[str] = ()
 
 
 def write(methods: Sequence[Method]) -> None:
-    """Write the sheet of the board and of docs/privacy.md."""
+    """Write the sheet of the board and of docs/reference/privacy-sheet.md."""
     store.write_table(FILE, privacy.Sheet(ENCODER, IMAGES, tuple(methods)))
 
 

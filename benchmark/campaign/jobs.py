@@ -89,7 +89,7 @@ def load_jobs(names: Iterable[str], overrides: Sequence[str]) -> list[Job]:
         names: of shipped campaigns, or paths of files.
         overrides: for every run, of keys that set where and how it is executed.
 
-    Raises ConfigError: a file that docs/campaigns.md does not allow, or an override that would change what a run is.
+    Raises ConfigError: a file that docs/how-to/campaigns.md does not allow, or an override that changes what a run is.
     """
     for word in overrides:
         if (key := word.partition("=")[0]) not in RUNTIME:

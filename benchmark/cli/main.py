@@ -44,7 +44,7 @@ RUN_WORDS = """words of run:
   suite=NAME           a name from `list suites`; methods=A,B and seeds=0,1 choose some of its runs
   seeds=0,1,2          the same run under each seed; seed=1 is one run
 
-keys of most use; docs/commands.md says more, benchmark/configuration/schema.py has all:
+keys of most use; docs/how-to/run.md says more, benchmark/configuration/schema.py has all:
   objective=NAME       another local loss, from `list objectives`, a .yaml file, or an import path
   method.KEY=VALUE     a setting of the method, as on its page in docs/methods; likewise objective.KEY=, optimizer.lr=
   federation.rounds=2  how many rounds; training.epochs=, partition.alpha=, ... likewise

@@ -134,14 +134,14 @@ def papers_of(name: str) -> list[str]:
 
 
 def privacy(words: list[str], session: Session) -> None:
-    """Record what leaves a client under some methods; without a name under all, for the board and docs/privacy.md."""
+    """Record what leaves a client under some methods; without a name under all, for the board and the sheet's page."""
     from benchmark.audit import privacy_sheet
     from benchmark.runtime import enable_garbage_collection
     from leaderboards import generate, store
     from leaderboards.pages import privacy
 
     names, overrides = split(words)
-    folder, guide = Path("leaderboards"), Path("docs") / "privacy.md"
+    folder, guide = Path("leaderboards"), Path("docs", "reference", "privacy-sheet.md")
     if overrides and not names:
         raise ConfigError(f"of which method? usage: python -m benchmark privacy METHOD {' '.join(overrides)}")
     if scenarios := [name for name in names if name in available("scenario")]:
@@ -159,7 +159,7 @@ def privacy(words: list[str], session: Session) -> None:
             session.console.print(privacy.table(method))
         return
     privacy_sheet.write(methods)
-    generate.write(store.collect(folder / "results"), folder, guide.parent)
+    generate.write(store.collect(folder / "results"), folder, Path("docs"))
     pages = f"{folder / privacy.SHEET}, {folder / 'README.md'} and {guide}"
     session.console.print(f"{count(len(methods), 'method')} in {pages}", highlight=False)
 
@@ -208,7 +208,7 @@ def regress(words: list[str], session: Session) -> None:
 
 
 def parity(words: list[str], session: Session) -> None:
-    """Compare the suite with runs of authors' codes in files; without FILE with all, for docs/parity.md."""
+    """Compare the suite with runs of authors' codes in files; without FILE with all, for docs/reference/parity.md."""
     from benchmark.parity.codes import case
     from benchmark.parity.compare import compare, needed
     from benchmark.parity.files import read
@@ -219,7 +219,7 @@ def parity(words: list[str], session: Session) -> None:
 
     names, overrides = split(words)
     options = only_keys(overrides, "parity takes FILE... and accelerator=cpu|cuda", "accelerator")
-    folder, page = Path("leaderboards"), Path("docs") / "parity.md"
+    folder, page = Path("leaderboards"), Path("docs", "reference", "parity.md")
     files = [Path(name) for name in names] or sorted((Path("tests") / "parity").glob("*.json"))
     if not files or not (names or page.is_file()):
         raise ConfigError("parity of which files? without a name it is of tests/parity: run that from a checkout")
@@ -238,7 +238,7 @@ def parity(words: list[str], session: Session) -> None:
                 display.print(line)
     if not names:
         store.write_table(folder / parity.FILE, parity.Parity(tuple(results)))
-        generate.write(store.collect(folder / "results"), folder, page.parent)
+        generate.write(store.collect(folder / "results"), folder, Path("docs"))
     if departed := [each.file for each in results if not each.met]:
         raise DepartureError(f"the suite departs from {len(departed)} of {len(cases)} files: {', '.join(departed)}")
     session.console.print(f"{count(len(cases), 'file')}, none of which the suite departs from", highlight=False)

@@ -124,7 +124,7 @@ def facts(group: str, name: str) -> dict[str, str]:
 
     title: as pages write it. paper: keys of papers.bib. source: of the code, `code` (the authors'), `paper` (its
     formulas) or `reconstructed` (from an abstract). over: rows that it builds on. networks: the scenario with those of
-    its paper. Of an objective: loss, keeps, further: cells of the table in docs/objectives.md.
+    its paper. Of an objective: loss, keeps, further: cells of the table in docs/reference/objectives.md.
     """
     found = dict(line.split(": ", 1) for line in list(_head(group, name))[1:] if ": " in line)
     if unknown := sorted(set(found) - FACTS):

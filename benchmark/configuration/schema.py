@@ -16,7 +16,7 @@ class DataConfig:
 
     name: str = key("digits", first=True)
     """digits | synthetic | cifar10 | cifar100 | svhn | fashion_mnist | stl10 | a folder, table or array file under
-    `root`, see docs/data.md. `data.class`, an import path, is a torch Dataset in its place."""
+    `root`, see docs/reference/data.md. `data.class`, an import path, is a torch Dataset in its place."""
     root: str = key("data", part=EXECUTION)
     """Folder of archives and image folders."""
     cache: str = key("~/.cache/fulcrum", part=EXECUTION)
@@ -80,7 +80,7 @@ class CompressionConfig:
 
 @dataclass
 class PrivacyConfig:
-    """Noise on clients' updates, budget of all noise, and secure aggregation, see docs/privacy.md."""
+    """Noise on clients' updates, budget of all noise, and secure aggregation, see docs/how-to/privacy.md."""
 
     mechanism: str = key("none", choices=("none", "central", "local"))
     """Who adds noise to the clipped updates of clients: central: the server | local: each client | none."""
@@ -266,7 +266,7 @@ class Config:
     """Seed of partition, initial weights, order, views and all other random numbers."""
     data: DataConfig = section(DataConfig)
     partition: dict[str, Any] = section(PartitionKeys, {"name": "dirichlet_balanced", "clients": 10, "alpha": 0.1})
-    """How the training images are divided among clients; docs/data.md has each rule with its parameters."""
+    """How the training images are divided among clients; docs/reference/clients.md has the rules and parameters."""
     public: dict[str, Any] = section(PublicKeys, {}, part=ROW, closed=True)
     """Public images, for methods that need some; empty: none."""
     views: dict[str, Any] = key({})
@@ -298,7 +298,7 @@ class Config:
     logger: str = key("wandb", choices=("wandb", "csv"), part=EXECUTION)
     """wandb (offline unless logged in) | csv."""
     devices: Any = key("auto", part=EXECUTION)
-    """Ranks on a machine, one a GPU or a CPU core or several; auto: as docs/clusters.md says."""
+    """Ranks on a machine, one a GPU or a CPU core or several; auto: as docs/how-to/clusters.md says."""
     nodes: int | None = key(None, minimum=1, part=EXECUTION)
     """Machines; None: as many as the launcher has started ranks on."""
     accelerator: str = key("auto", choices=("auto", "cpu", "cuda"), part=EXECUTION)

@@ -1,7 +1,7 @@
 """Export of a finished run's encoder: a file of weights or an ONNX graph, and a JSON file that describes it.
 
 The names of the weights are those of the encoder's backbone: where the encoder is a model of torchvision or timm, they
-are that library's own. docs/export.md has the format, and the lines that load it.
+are that library's own. docs/how-to/export.md has the format, and the lines that load it.
 """
 
 import json

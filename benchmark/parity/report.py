@@ -1,4 +1,4 @@
-"""What `python -m benchmark parity` prints of a file, and the file's line in docs/parity.md."""
+"""What `python -m benchmark parity` prints of a file, and the file's line in docs/reference/parity.md."""
 
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""`python -m benchmark.speed [NAME ...] [repetitions=5]`: measures, and writes docs/performance/ and its page.
+"""`python -m benchmark.speed [NAME ...] [repetitions=5]`: measures, and writes the page of performance and its data.
 
 With fewer than five repetitions results are only printed: the page has medians of five. `python -m benchmark.speed gpu`
 is the half hour on a GPU.
@@ -18,6 +18,8 @@ from benchmark.speed.timing import Line
 
 MIN_REPETITIONS = 5
 """Repetitions of a result that is written down."""
+DOCS = Path("docs", "reference")
+"""Folder of the page and of `performance/`."""
 
 MEASUREMENTS = {
     "floor": ("overhead", "A round against a bare loop, and without training"),
@@ -76,10 +78,10 @@ def main(words: list[str]) -> int:
             continue
         console.print(_table(lines))
         if int(repetitions) < MIN_REPETITIONS:
-            console.print(f"printed only: docs/performance.md has medians of {MIN_REPETITIONS} repetitions")
+            console.print(f"printed only: docs/reference/performance.md has medians of {MIN_REPETITIONS} repetitions")
             continue
-        report.save(Path("docs"), name, title, lines)
-        report.write(Path("docs"))
+        report.save(DOCS, name, title, lines)
+        report.write(DOCS)
     return failed
 
 

@@ -1,4 +1,4 @@
-"""Results of measurements: saved as JSON under docs/performance/, as tables of docs/performance.md and a figure."""
+"""Results of measurements: saved as JSON beside docs/reference/performance.md, as its tables and as a figure."""
 
 import datetime
 import json
@@ -62,8 +62,8 @@ def write(docs: Path) -> None:
 
 
 def render(text: str, results: dict[str, dict[str, Any]]) -> str:
-    """The page with every measurement's table."""
-    return fill(text, {name: _table(content) for name, content in results.items()})
+    """The page with a table of each measurement: its ratios and what has a goal, or all lines where there are none."""
+    return fill(text, {name: measurement_table(content, short=True) for name, content in results.items()})
 
 
 def fill(text: str, tables: Mapping[str, str]) -> str:
@@ -91,13 +91,16 @@ def cells(line: Line) -> tuple[str, ...]:
     return line.what, median, f"{low} - {high}", str(line.value.repetitions), line.unit, goal
 
 
-def _table(content: dict[str, Any]) -> str:
+def measurement_table(content: Mapping[str, Any], short: bool = False) -> str:
+    """A measurement's lines, then its machine, versions, commit and date. short: as on the page, see `render`."""
+    chosen = [line for line in content["lines"] if line.goal or line.unit == "x"] if short else []
     lines = []
-    for line in content["lines"]:
+    for line in chosen or content["lines"]:
         *texts, goal = cells(line)
         lines.append((*texts, f"**{goal}**" if line.met is False else goal))
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
-    where = f"{content['machine']}; {versions}; commit {(content['commit'] or 'none')[:7]}, {content['date']}."
+    machine = content["machine"] if short else f"{content['machine']}; {versions}"
+    where = f"{machine}; commit {(content['commit'] or 'none')[:7]}, {content['date']}."
     return f"{table(COLUMNS, lines, 'lrrrl')}\n\n{where}"
 
 

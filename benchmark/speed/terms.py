@@ -1,4 +1,4 @@
-"""The terms of docs/scale.md: what a million clients, and what large images cost."""
+"""The terms of docs/explanation/scale.md: what a million clients, and what large images cost."""
 
 import io
 import tempfile

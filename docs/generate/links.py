@@ -16,12 +16,40 @@ DOCUMENTS = {
     "leaderboards/README.md": "board.md",
 }
 """Document outside docs/ -> its page of the site."""
+MOVED = {
+    "architecture": "explanation/architecture",
+    "campaigns": "how-to/campaigns",
+    "clusters": "how-to/clusters",
+    "commands": "how-to/run",
+    "communication": "how-to/communication",
+    "data": "reference/data",
+    "encoders": "how-to/encoders",
+    "engine": "explanation/engine",
+    "evaluation": "how-to/evaluate",
+    "export": "how-to/export",
+    "gpu": "how-to/gpu",
+    "leaderboards": "how-to/boards",
+    "objectives": "reference/objectives",
+    "parity": "reference/parity",
+    "performance": "reference/performance",
+    "privacy": "how-to/privacy",
+    "python": "how-to/python",
+    "results": "explanation/results",
+    "scale": "explanation/scale",
+    "scope": "explanation/scope",
+    "troubleshooting": "how-to/troubleshooting",
+    "tune": "how-to/tune",
+    "wandb": "how-to/wandb",
+}
+"""Page of an earlier site -> the page that has its subject now; both without an ending."""
 GENERATED = {
     "benchmark/configuration/schema.py": "reference/config.md",
     "leaderboards/schema.py": "reference/record.md",
     "eval/protocols.yaml": "reference/protocols.md",
     "docs/methods": "methods/index.md",
     "docs/studies": "studies/index.md",
+    "docs/reference/performance": "reference/measurements.md",
+    "tests/kernels.json": "reference/kernels.md",
 }
 """File or folder -> the page of the site that is generated from it."""
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s#]*)(#[^)\s]+)?((?:\s[^)]*)?)\)")

@@ -32,6 +32,11 @@ TABLES = {
     "protocols": ("Protocols", "Every protocol: what it does, its settings and metrics."),
     "record": ("Fields of a record", "Every field of a run's `result.json`."),
     "commands": ("Help of the commands", "Every command with its help."),
+    "measurements": ("Measurements", "Every time, size and ratio behind the page of performance."),
+    "kernels": (
+        "Kernels of a step",
+        "What a step of each method launches on a GPU, and how often a visit waits.",
+    ),
 }
 """Other page of the reference -> title and content; `generate.tables` makes them."""
 BENCHMARK = ("benchmark.api", "benchmark.errors")

@@ -1,5 +1,6 @@
-"""Pages of the reference that are made from the code's own tables: keys, protocols, record fields, commands."""
+"""Pages of the reference that are made from the code's own tables: keys, protocols, record fields, commands, speed."""
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,13 +11,15 @@ from unittest.mock import patch
 import yaml
 
 from benchmark.cli.main import parsers
-from benchmark.configuration.files import available, summary
+from benchmark.configuration.files import available, facts, papers, summary
 from benchmark.configuration.keys import Key, keys
 from benchmark.configuration.schema import KEYS
+from benchmark.speed import report
 from datamodules.recipe import Recipe
 from eval.factories import Protocol
 from eval.protocol import PROTOCOLS, find
 from generate.links import ROOT
+from leaderboards.papers import bibliography
 from leaderboards.schema import json_schema
 
 TRANSFER = "svhn"
@@ -43,6 +46,8 @@ def pages() -> dict[str, str]:
         "reference/protocols.md": protocols_page(),
         "reference/record.md": record_page(),
         "reference/commands.md": commands_page(),
+        "reference/measurements.md": measurements_page(),
+        "reference/kernels.md": kernels_page(),
         "methods/index.md": methods_page(),
         "studies/index.md": studies_page(),
     }
@@ -85,7 +90,7 @@ def protocols_page() -> str:
         "# Protocols",
         "",
         "A protocol is a fixed way to score an encoder. Its numbers never change under its id: other numbers are a new",
-        "version. [Evaluation](../evaluation.md) has them side by side, and says how to choose.",
+        "version. [Evaluate](../how-to/evaluate.md) says how to choose.",
     ]
     further = [find(f"transfer-{TRANSFER}/v{version}") for version in (1, 2)]
     for protocol in [*PROTOCOLS.values(), *further]:
@@ -132,9 +137,9 @@ def record_page() -> str:
     lines = [
         "# Fields of a record",
         "",
-        "A run's `result.json` has the fields below. [Results](../results.md#a-record) says where the file is, and how",
-        "to reproduce a number from it. An object may hold more than is listed here. A field that may be absent is",
-        "missing in records from before the field existed, or where it has no content.",
+        "A run's `result.json` has the fields below. [Reproduce a number](../how-to/reproduce.md) says where the file",
+        "is, and how to get a number from it again. An object may hold more than is listed here. A field that may be",
+        "absent is missing in records from before the field existed, or where it has no content.",
     ]
     for name, field in schema["properties"].items():
         kind = _json_type(field, schema) + ("" if name in schema["required"] else ", may be absent")
@@ -186,7 +191,7 @@ def commands_page() -> str:
     lines = [
         "# Help of the commands",
         "",
-        "What `--help` prints. [Commands](../commands.md) has examples with explanations.",
+        "What `--help` prints. [Commands](../how-to/run.md) has examples with explanations.",
         "",
     ]
     with patch.dict(os.environ, COLUMNS="88"):  # argparse wraps by it
@@ -194,6 +199,39 @@ def commands_page() -> str:
         for name, command in commands.items():
             lines += ["", f"## `{name}`", "", *_block(command.format_help())]
     return _text(lines)
+
+
+def measurements_page() -> str:
+    """Every measurement of speed, whole."""
+    lines = ["# Measurements", "", "What [performance](performance.md) explains, in full."]
+    for content in report.read(ROOT / "docs" / "reference").values():
+        lines += ["", f"## {content['title']}", "", report.measurement_table(content)]
+    return _text(lines)
+
+
+def kernels_page() -> str:
+    """What a local step of each method launches on a GPU, and how often a visit waits and uploads."""
+    lines = [
+        "# Kernels of a step",
+        "",
+        "Of a local step of ResNet-18, measured on a [simulated GPU](../explanation/executors.md#rehearsed-on-a-cpu);",
+        "LW-FedSSL and Prog-FedSSL step a ViT-Tiny, and FedMKD's and LW-FedSSL's last step is the server's. Waits and",
+        "uploads are those of a visit of the second round, over two batches. Before an arrow: kernels before lists of",
+        "tensors were given to torch in one call, waits and uploads before images and memories moved as a whole.",
+        "",
+        "| method | kernels a step | waits a visit | uploads a visit |",
+        "|---|---:|---:|---:|",
+    ]
+    for name, now in json.loads((ROOT / "tests" / "kernels.json").read_text(encoding="utf-8")).items():
+        cells = [f"{then} → {now[key]}" if then != now[key] else f"{then}" for key, then in now["before"].items()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return _text(lines)
+
+
+def bibtex(method: str) -> str:
+    """The end of a method's page: the entries of its papers; empty where it has none."""
+    entries = "\n".join(bibliography.read()[key].text for key in papers(facts("method", method)))
+    return f"\n## BibTeX\n\n```bibtex\n{entries}```\n" if entries else ""
 
 
 def methods_page() -> str:
@@ -209,7 +247,7 @@ def methods_page() -> str:
         page = ROOT / "docs" / "methods" / f"{name}.md"
         shown = f"[`{name}`]({name}.md)" if page.is_file() else f"`{name}`"
         lines.append(f"| {shown} | {summary('method', name)} |")
-    return _text([*lines, "", "The local losses are on the page of [objectives](../objectives.md)."])
+    return _text([*lines, "", "The local losses are on the page of [objectives](../reference/objectives.md)."])
 
 
 def studies_page() -> str:
@@ -234,7 +272,7 @@ def _code_words(text: str) -> str:
 
     def marked(part: str) -> str:
         plain = part.replace("<", "&lt;").replace("*", r"\*")
-        linked = re.sub(r"docs/(\w+)\.md", r"[\1](../\1.md)", plain)
+        linked = re.sub(r"docs/((?:[\w-]+/)*)([\w-]+)\.md", r"[\2](../\1\2.md)", plain)
         return re.sub(r"(?<![\w/.`(])(\w*[a-z]\w*(?:[._]\w+)+)(?![\w/])", r"`\1`", linked)
 
     return "".join(part if part.startswith("`") else marked(part) for part in re.split(r"(`[^`]*`)", text))

@@ -54,8 +54,9 @@ def markdown(
     beside it.
     """
 
-    def page(name: str) -> str:
-        return f"[{name}](../docs/{name}.md)" if linked else f"`docs/{name}.md` of the suite"
+    def page(path: str) -> str:
+        name = path.rpartition("/")[2].replace("-", " ")
+        return f"[{name}](../docs/{path}.md)" if linked else f"`docs/{path}.md` of the suite"
 
     found = boards(records)
     names = full_names(found)

@@ -87,8 +87,12 @@ def read(path: str | Path) -> Parity:
 
 
 def filled(page: str, parity: Parity, records: Sequence[Record] = ()) -> str:
-    """docs/parity.md with the tables between its marks; records: of the runs whose accuracies are compared."""
-    values = {"results": parity.results, "accuracies": accuracies(records)}
+    """docs/reference/parity.md with its tables between the marks; records: of runs whose accuracies are compared."""
+    codes: dict[tuple[str, ...], list[str]] = {}  # what ran of the authors' code -> the files of those runs
+    for each in parity.results:
+        ran = (each.paper, f"{each.repository} @{each.commit}", each.driven, each.scenario, each.author_bugs or "none")
+        codes.setdefault(ran, []).append(each.file)
+    values = {"results": parity.results, "codes": codes, "accuracies": accuracies(records)}
     functions = {"shown": shown, "two_digits": two_digits, "signed": signed}
     return replace_between(page, "parity", render("parity.md.j2", **values, **functions))
 

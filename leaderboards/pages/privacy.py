@@ -78,7 +78,7 @@ def sizes(entries: Iterable[Entry]) -> str:
 
 
 def filled(page: str, sheet: Sheet) -> str:
-    """docs/privacy.md with the sheet's tables between its marks."""
+    """docs/reference/privacy-sheet.md with the sheet's tables between its marks."""
     return replace_between(page, "sheet", render("privacy.md.j2", sheet=sheet, columns=COLUMNS, cells=cells))
 
 

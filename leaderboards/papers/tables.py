@@ -1,6 +1,6 @@
 """The papers' numbers: every cell of their results tables, its setting, and which of our numbers it is compared with.
 
-docs/leaderboards.md describes the files of `published/`. A level (paper, table, column, row) gives its cells `unit`,
+docs/how-to/boards.md describes the files of `published/`. A level (paper, table, column, row) gives its cells `unit`,
 keys of SETTINGS, and for our number `scenario`, `row` and `score` ("protocol metric"), where `{alpha}` stands for the
 setting of that name; `no_run` says why there is none. A later level replaces what an earlier one gives, null removes
 it; a row may give a list, one item for each column. A `remark` of any level is kept; a row's `remarks`, by heading, are

@@ -1,4 +1,4 @@
-"""docs/results.md, "Newer objectives and methods"."""
+"""docs/explanation/results.md, "Newer objectives and methods"."""
 
 from collections.abc import Iterator
 

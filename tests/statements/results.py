@@ -1,4 +1,4 @@
-"""docs/results.md."""
+"""docs/explanation/results.md."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -214,8 +214,8 @@ def below_the_floor() -> Iterator[str]:
     measured = [row for row in wide if row != FLOOR]
     ahead = [probe[row] - knn[row] for row in measured]
     found = float(spearmanr([wide[row] for row in measured], ahead).statistic)
-    yield f"over the {len(measured)} rows of `cifar10-micro` that have this number, it hardly goes with what the probe"
-    yield f"is ahead of kNN (rank correlation {found:.2f}, seed 0)"
+    yield f"over the {len(measured)} rows of `cifar10-micro` that have this number, it correlates little with"
+    yield f"the probe's lead over kNN (rank correlation {found:.2f}, seed 0)"
 
 
 def strong_drift() -> Iterator[str]:

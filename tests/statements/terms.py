@@ -1,11 +1,12 @@
-"""Numbers that are computed or were measured beside the records: docs/scale.md, Orchestra's noise."""
+"""Numbers that are computed or were measured beside the records: docs/explanation/scale.md, Orchestra's noise."""
 
-import re
 from collections.abc import Iterator
+from itertools import chain
 
 import torch
 
 from benchmark.federation.accountant import Release, epsilon
+from benchmark.speed import report
 from datamodules.federated import CHUNK, RESIDENT, WHOLE
 from methods import networks
 from methods.maths import gaussian_sigma
@@ -14,9 +15,9 @@ from tests.statements.boards import ROOT
 
 
 def scale() -> Iterator[str]:
-    """What docs/performance.md has measured, as docs/scale.md repeats it."""
-    table = re.findall(r"^\| (.*?) \| ([\d.,]+) \| .* \|$", (ROOT / "docs/performance.md").read_text(), re.MULTILINE)
-    terms = {name: float(value.replace(",", "")) for name, value in table}
+    """What has been measured, as docs/explanation/scale.md repeats it."""
+    lines = chain.from_iterable(content["lines"] for content in report.read(ROOT / "docs/reference").values())
+    terms = {line.what: float(report.format_number(line.value.median).replace(",", "")) for line in lines}
     small, large = terms["convnet: a visit without work"], terms["resnet18: a visit without work"]
     yield f"{small:.2f} ms (convnet), {large:.1f} ms (resnet18, 11.6 million numbers)"
     small_save, large_save = terms["convnet: saving the round"], terms["resnet18: saving the round"]

@@ -41,7 +41,7 @@ CLOSING = 5.0
 """Seconds for the page and the archive."""
 LEAST_CAMPAIGN = 60.0
 """Seconds under which no campaign is started: it would not end a round."""
-PAGE = Path("docs", "gpu.md")
+PAGE = Path("docs", "how-to", "gpu.md")
 TABLES = ("machine", "estimates", *(part.name for part in PARTS), "campaign", "failed")
 
 

@@ -105,7 +105,7 @@ def test_the_committed_sheet_is_up_to_date(name):
 
 
 def test_the_page_is_rendered_from_the_committed_sheet():
-    page = (ROOT / "docs" / "privacy.md").read_text()
+    page = (ROOT / "docs" / "reference" / "privacy-sheet.md").read_text()
     assert page == filled(page, read(ROOT / "leaderboards" / "privacy.json")), "python -m benchmark privacy"
 
 

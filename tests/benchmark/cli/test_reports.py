@@ -74,8 +74,8 @@ class TestPrivacy:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr("benchmark.cli.reports.available", lambda group: ["fedsc", "untrained"])
         (tmp_path / "leaderboards" / "results").mkdir(parents=True)
-        (tmp_path / "docs").mkdir()
-        guide = tmp_path / "docs" / "privacy.md"
+        (tmp_path / "docs" / "reference").mkdir(parents=True)
+        guide = tmp_path / "docs" / "reference" / "privacy-sheet.md"
         guide.write_text(f"before\n{marks('sheet', 'old')}\nafter\n")
         (tmp_path / "docs" / "reproduction.md").write_text(marks("published"))
         assert call("privacy")[0] == 0
@@ -93,7 +93,7 @@ class TestPrivacy:
         assert "unknown method 'fedvag' (did you mean 'fedavg'?)" in refused("privacy", "fedvag")
         assert "digits is a scenario, and a sheet is of a method alone" in refused("privacy", "digits", "fedsc")
         assert "of which method?" in refused("privacy", "method.sigma=1")
-        assert "docs/privacy.md" in refused("privacy")
+        assert "docs/reference/privacy-sheet.md" in refused("privacy")
 
 
 class TestBoard:

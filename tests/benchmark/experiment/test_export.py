@@ -26,7 +26,7 @@ from benchmark.tracking.progress import Display
 from leaderboards import store
 from tests.run_helpers import TINY, same
 
-GUIDE = Path(__file__).parents[3] / "docs" / "export.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "how-to" / "export.md"
 SECTIONS = {
     "convnet": "{class: methods.networks.convnet, widths: [6, 8], strides: [2, 2]}",
     "resnet18": "{class: methods.networks.resnet18, stem: imagenet}",

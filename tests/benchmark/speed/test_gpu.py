@@ -29,7 +29,7 @@ from benchmark.speed.gpu.parts import PARTS
 from methods import trees
 from tests.device import SimulatedGPU
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "how-to"
 TINY = Setting("cpu", tiny=True)
 
 
@@ -273,7 +273,7 @@ def test_a_campaign_has_the_rest_of_the_time(command, tmp_path, monkeypatch):
 
 
 def test_its_runs_are_on_the_page_finished_or_not(tmp_path):
-    records = sorted((DOCS.parent / "leaderboards" / "results" / "cifar10-micro").rglob("seed0.json"))[:2]
+    records = sorted((DOCS.parents[1] / "leaderboards" / "results" / "cifar10-micro").rglob("seed0.json"))[:2]
     for file, name in zip(records, ("result.json", "partial.json"), strict=True):
         folder = tmp_path / "runs" / "cifar10-micro" / file.parent.name / "seed0"
         folder.mkdir(parents=True)

@@ -68,9 +68,9 @@ def test_epsilon_has_a_column_where_a_row_has_spent_any():
     assert (ends["fedsc"], ends["ssd"]) == ("8.25 (R) |", "– |")
     assert any(line.startswith("epsilon, at delta 1e-05, ") and "are not covered" in line for line in lines)
     assert {"epsilon", "8.25", "(R)"} <= {*terminal([*RECORDS, *NOISY], width=100).split()}
-    assert "([privacy](../docs/privacy.md))" in markdown(NOISY)
+    assert "([privacy](../docs/how-to/privacy.md))" in markdown(NOISY)
     away = markdown(NOISY, linked=False)  # from the suite's pages
-    assert "(`docs/privacy.md` of the suite)" in away
+    assert "(`docs/how-to/privacy.md` of the suite)" in away
     assert "../docs" not in away
 
 
