@@ -154,10 +154,8 @@ class FedMKD(FederatedMethod):
         self.distil_epochs = check_number("method.distil_epochs", distil_epochs, at_least=1)
         self.align_epochs = check_number("method.align_epochs", align_epochs, at_least=0)
         self.teacher = Frozen(objective.encoder, objective.projector)
-        hidden = cast(
-            nn.Linear, self.objective.predictor[0]
-        ).out_features  # as in the code, where it is the predictor's
-        self.integration = Integration(objective.width, hidden, keys)
+        hidden = cast(nn.Linear, self.objective.predictor[0])  # as wide as in the code
+        self.integration = Integration(objective.width, hidden.out_features, keys)
         self.register_buffer("queue", torch.zeros(rows, objective.width))
         self.register_buffer("queue_filled", torch.zeros((), dtype=torch.long))
 

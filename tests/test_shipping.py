@@ -156,27 +156,21 @@ def test_the_mean_norm(subject):
     assert PROTOCOLS["norms/v1"].compute(subject.features, power=2.0)["norm"] == pytest.approx(float(expected))
 """,
 }
-REGRESSION, SUITES = "tests/benchmark/audit/test_regression.py", "tests/benchmark/configuration/test_suites.py"
 SHEET = "tests/benchmark/audit/test_privacy_sheet.py"
 LISTS = (
-    *("tests/benchmark/audit/test_pages.py", "tests/leaderboards/papers/test_bibliography.py", "tests/test_docs.py"),
-    f"{REGRESSION}::test_every_row_of_the_suite_has_golden_numbers_of_its_own_that_the_changelog_names",
-    f"{SUITES}::test_all_of_digits_is_every_method_and_every_row_of_fedx",
-    "tests/benchmark/configuration/test_compose.py::test_every_shipped_config_composes_and_names_itself",
-    "tests/test_results.py::test_the_page_is_made_from_the_committed_records_and_privacy_sheet_and_no_record_has_changed_since",
+    *("tests/benchmark/audit/test_pages.py", "tests/benchmark/audit/test_regression.py", "tests/test_docs.py"),
+    *("tests/leaderboards/papers/test_bibliography.py", "tests/test_results.py"),
+    *("tests/benchmark/configuration/test_compose.py", "tests/benchmark/configuration/test_suites.py"),
 )
 """Tests that look at all that is shipped, whatever it is."""
 SHIPPED = {
     "method": (
         *("tests/methods/test_fedhalf.py", "tests/leaderboards/test_palette.py", "tests/test_kernels.py"),
-        *(
-            f"{SHEET}::test_every_shipped_method_is_on_the_sheet",
-            f"{SHEET}::test_the_page_is_rendered_from_the_committed_sheet",
-        ),
+        *(f"{SHEET}::test_every_shipped_method_is_on_the_sheet", f"{SHEET}::test_bytes_are_those_counted_by_hand"),
         f"{SHEET}::test_the_committed_sheet_is_up_to_date[fedhalf]",
         f"{SHEET}::test_bytes_equal_those_of_a_run_in_which_clients_train[fedhalf]",
-        "tests/methods/test_measures.py::test_killed_and_resumed_or_on_two_ranks_it_is_the_unbroken_run[fedhalf-central-secure-dropouts]",
-        "tests/test_results.py::test_a_methods_page_has_our_numbers[fedhalf]",
+        "tests/methods/test_measures.py::test_killed_and_resumed_or_on_two_ranks_it_is_the_unbroken_run"
+        "[fedhalf-central-secure-dropouts]",
     ),
     "objective": ("tests/methods/objectives/test_halved.py", "tests/methods/objectives/test_empty_projector.py"),
     "protocol": ("tests/eval/test_protocol.py", "tests/benchmark/evaluation/test_protocols.py"),
