@@ -1,6 +1,8 @@
 """Commands that make no run: board, compare, cite, privacy, publish, regress, parity, list."""
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -267,11 +269,26 @@ def _listed(title: str) -> list[tuple[str, str]]:
         names = [(name, protocol.summary + long.get(name, "")) for name, protocol in PROTOCOLS.items()]
         further = {version: find(f"transfer-other/{version}").summary for version in ("v1", "v2")}
         return [*names, *((f"transfer-<data set>/{v}", text.replace("other", "it", 1)) for v, text in further.items())]
-    from methods import networks, server
-
     if title == "encoders":
-        return [_described(networks, constructor) for constructor in networks.constructors()]
+        return list(_encoders())
+    from methods import server
+
     return [_described(server, optimizer) for optimizer in get_args(server.ServerOptimizer)]
+
+
+def _encoders() -> Iterator[tuple[str, str]]:
+    """The constructors of `methods.networks`, read from its text: it would import torchvision, for a second."""
+    spec = find_spec("methods.networks")
+    assert spec is not None
+    assert spec.origin is not None
+    for statement in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ImportFrom) and str(statement.module).startswith("methods.networks."):
+            file = Path(spec.origin).with_name(f"{str(statement.module).rpartition('.')[2]}.py")
+            functions = ast.parse(file.read_text(encoding="utf-8")).body
+            known = {each.name: each for each in functions if isinstance(each, ast.FunctionDef)}
+            for each in (known[alias.name] for alias in statement.names if alias.name in known):
+                if each.returns and ast.unparse(each.returns) == "Encoder":
+                    yield f"methods.networks.{each.name}", (ast.get_docstring(each) or "").partition("\n")[0]
 
 
 def _described(module: ModuleType, described: Any) -> tuple[str, str]:
