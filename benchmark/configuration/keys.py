@@ -122,7 +122,7 @@ def key(
     within: str = "",
     part: str | None = None,
     older: Any = MISSING,
-    first: bool = False,
+    hashed: bool = False,
     formerly: str | Mapping[str, str] = "",
 ) -> Any:
     """A key with its default.
@@ -133,11 +133,12 @@ def key(
             finite. Bounds let null pass.
         part: what it is a part of, where that is not its section's.
         older: what run folders and records ran with that lack it, where that is not the default.
-        first: the first records have it: it is in the hash of a run at its default too. Others are not.
+        hashed: it is in the hash of a run at its default too, as the first records have it; another key is in it
+            only at a value that is neither its default nor `older`.
         formerly: its earlier name, or its values by their earlier names; they are read, and never written.
     """
     facts = {"choices": tuple(choices), "minimum": minimum, "within": within, "part": part, "older": older}
-    facts |= {"first": first, "formerly": formerly}
+    facts |= {"hashed": hashed, "formerly": formerly}
     made: Any = {"default_factory": lambda: default} if isinstance(default, list | dict) else {"default": default}
     return dataclasses.field(**made, metadata=facts)
 
@@ -191,7 +192,7 @@ class Key:
         if self.hint is Any or self.default is MISSING:
             return "" if self.default is MISSING else "any"
         words = "a mapping" if get_origin(self.hint) is dict else describe(self.hint)
-        return f"{words}, at least {self.minimum}" if self.minimum else words
+        return f"{words}, at least {self.minimum}" if self.minimum is not None else words
 
     def check(self, value: Any) -> None:
         """Refuses a value that is not possible."""
@@ -223,12 +224,12 @@ def keys(schema: type, prefix: str = "", part: str = SCENARIO) -> Iterator[Key]:
     for field in dataclasses.fields(schema):
         name = f"{prefix}{field.name.rstrip('_')}"  # `class_` is the key `class`
         facts = dict(field.metadata)
-        known, own, first = facts.pop("known", None), facts.pop("part", None) or part, facts.pop("first", False)
+        known, own, hashed = facts.pop("known", None), facts.pop("part", None) or part, facts.pop("hashed", False)
         facts.pop("closed", None)
         default = field.default if field.default_factory is MISSING else field.default_factory()
         if not is_dataclass(hints[field.name]):
             older = facts.pop("older", MISSING)
-            older = default if older is MISSING and not first else older
+            older = default if older is MISSING and not hashed else older
             yield Key(name, hints[field.name], default, schema, older, own, **facts)
         if known:
             for each in keys(known, f"{name}.", own):

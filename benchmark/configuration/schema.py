@@ -14,7 +14,7 @@ from benchmark.configuration.keys import EVALUATION, EXECUTION, IMAGES, NAME, RO
 class DataConfig:
     """Where images come from."""
 
-    name: str = key("digits", first=True)
+    name: str = key("digits", hashed=True)
     """digits | synthetic | cifar10 | cifar100 | svhn | fashion_mnist | stl10 | a folder, table or array file under
     `root`, see docs/reference/data.md. `data.class`, an import path, is a torch Dataset in its place."""
     root: str = key("data", part=EXECUTION)
@@ -25,7 +25,7 @@ class DataConfig:
     """Compare all decoded arrays with their hashes at the start, not only 256 MiB of each file."""
     download: bool = key(False, part=EXECUTION)
     """Let torchvision download a missing archive."""
-    image_size: int | None = key(None, minimum=1, first=True)
+    image_size: int | None = key(None, minimum=1, hashed=True)
     """Side in pixels images are resized to; None: as they are, all of one size."""
     resize: str | None = key(None, older="squash")
     """How an image that is not square becomes one: shorter_side_crop | squash | pad; None: it is refused."""
@@ -51,9 +51,9 @@ class DataConfig:
 class FederationConfig:
     """Rounds, participation, BatchNorm and architectures."""
 
-    rounds: int = key(10, minimum=0, first=True)
+    rounds: int = key(10, minimum=0, hashed=True)
     """Rounds R."""
-    participation: float = key(1.0, within="a share in (0, 1]", first=True)
+    participation: float = key(1.0, within="a share in (0, 1]", hashed=True)
     """Share of the clients drawn for a round, in (0, 1]."""
     availability: float = key(1.0, within="a probability in (0, 1]")
     """Probability, in (0, 1], that a client is there when a round's clients are drawn."""
@@ -62,7 +62,7 @@ class FederationConfig:
     deadline: float | None = key(None, within="a number above 0; 1 is the median client's visit")
     """Longest visit of a client that replies, over the median client's; each client has a speed of its own, drawn once.
     None: the server waits for all."""
-    batch_norm: str = key("average", choices=("average", "local", "recalibrate"), first=True)
+    batch_norm: str = key("average", choices=("average", "local", "recalibrate"), hashed=True)
     """Running statistics: average | local | recalibrate."""
     encoders: dict[str, Any] = key({})
     """Other architectures, by a name: {class: ..., its arguments, clients: [ids]}; all other clients run `encoder`."""
@@ -84,14 +84,14 @@ class PrivacyConfig:
 
     mechanism: str = key("none", choices=("none", "central", "local"))
     """Who adds noise to the clipped updates of clients: central: the server | local: each client | none."""
-    clip: float | None = None
+    clip: float | None = key(None, within="the largest norm of a client's update, a number above 0")
     """The largest norm of a client's update, above 0."""
     clipping: str = key("flat", choices=("flat", "layers", "adaptive"))
     """What clip bounds: flat: the norm of an update | layers: those of its tensors together | adaptive: it follows the
     clients."""
     quantile: float = key(0.5, within="a number in (0, 1)")
     """Share, in (0, 1), of the clients whose updates an adaptive clip leaves as they are."""
-    noise_multiplier: float | None = None
+    noise_multiplier: float | None = key(None, within="the noise's deviation over privacy.clip, at least 0")
     """The noise's standard deviation over clip; None: solved for epsilon."""
     sampling: str = key("fixed", choices=("fixed", "poisson"))
     """fixed: rounds of one size | poisson: each client is drawn by itself, which makes central noise protect better."""
@@ -111,16 +111,16 @@ class PrivacyConfig:
 class TrainingConfig:
     """The local work of a visit."""
 
-    epochs: int = key(1, minimum=1, first=True)
+    epochs: int = key(1, minimum=1, hashed=True)
     """Local epochs E."""
-    steps: int | None = key(None, minimum=1, first=True)
+    steps: int | None = key(None, minimum=1, hashed=True)
     """Optimiser steps of a visit instead of epochs."""
     max_epochs: int | None = key(None, minimum=1, formerly="most_epochs")
     """Clients with fewer batches train more epochs, at most this number: for B images a step and n images of the
     largest client, (floor(n / B) + 1) * epochs over the client's batches, rounded down. None: all train `epochs`."""
-    batch_size: int = key(64, minimum=2, first=True)
+    batch_size: int = key(64, minimum=2, hashed=True)
     """Images a step."""
-    clip_norm: float | None = key(None, within="a number above 0, or null for none", first=True)
+    clip_norm: float | None = key(None, within="a number above 0, or null for none", hashed=True)
     """Largest gradient norm; None: no clipping."""
     drop_last: bool = False
     """Leave out an epoch's last batch where it is short; a client with less than a batch keeps its one."""
@@ -129,10 +129,10 @@ class TrainingConfig:
     views: str = key("joint", choices=("joint", "separate"))
     """joint: all views of a batch pass the networks together | separate: one after the other, so that BatchNorm
     normalises each by itself."""
-    precision: str = key("32-true", choices=("32-true", "tf32", "bf16-mixed", "64-true"), first=True)
+    precision: str = key("32-true", choices=("32-true", "tf32", "bf16-mixed", "64-true"), hashed=True)
     """32-true, on a GPU too | tf32: the same with a GPU's shorter products in matrices and convolutions | bf16-mixed |
     64-true."""
-    channels_last: bool = key(False, first=True)
+    channels_last: bool = key(False, hashed=True)
     """Memory format of images and weights."""
 
 
@@ -140,15 +140,15 @@ class TrainingConfig:
 class ScheduleConfig:
     """The learning rate over the run: a factor in [0, 1] of progress."""
 
-    name: str = key("constant", choices=("constant", "cosine", "cosine_twice", "step"), first=True)
+    name: str = key("constant", choices=("constant", "cosine", "cosine_twice", "step"), hashed=True)
     """constant | cosine | cosine_twice (each round's step of the cosine counts twice, as in FedSC's code) | step."""
-    per: str = key("round", choices=("round", "step"), first=True)
+    per: str = key("round", choices=("round", "step"), hashed=True)
     """round: one rate a round | step: it moves within a visit."""
     warmup: float = key(0.0, within="a share of the run in [0, 1), such as 0.1")
     """Share of the run, in [0, 1), in which the rate first rises linearly from 0; not under cosine_twice."""
-    milestones: list[float] = key([0.6, 0.8], first=True)
+    milestones: list[float] = key([0.6, 0.8], hashed=True)
     """step: progress in [0, 1] after which the rate drops."""
-    gamma: float = key(0.1, minimum=0, first=True)
+    gamma: float = key(0.1, minimum=0, hashed=True)
     """step: factor of each drop."""
 
 
@@ -262,7 +262,7 @@ class Config:
     """Name of the scenario."""
     row: str = key("", part=NAME)
     """Name of the row on the board; empty: made from the method and the changed keys."""
-    seed: int = key(0, minimum=0, first=True, part=SEED)
+    seed: int = key(0, minimum=0, hashed=True, part=SEED)
     """Seed of partition, initial weights, order, views and all other random numbers."""
     data: DataConfig = section(DataConfig)
     partition: dict[str, Any] = section(PartitionKeys, {"name": "dirichlet_balanced", "clients": 10, "alpha": 0.1})

@@ -130,17 +130,12 @@ def _without_batch_norm(config: DictConfig, parts: Sequence[str]) -> str:
 def _check_noise(config: DictConfig) -> None:
     """Refuses settings of noise on updates that are not possible or contradict each other."""
     given = config.privacy
-    if given.clip is None or not 0 < given.clip < math.inf:
-        raise ConfigError(f"privacy.clip={given.clip}: give the largest norm of a client's update, a number above 0")
+    if given.clip is None:
+        raise ConfigError(f"privacy.clip=None: give {KEYS['privacy.clip'].within}")
     if given.noise_multiplier is None and given.epsilon is None:
         raise ConfigError(
             "privacy.mechanism: give the noise's deviation over privacy.clip as privacy.noise_multiplier, or "
             "privacy.epsilon, for which it is solved"
-        )
-    if given.noise_multiplier is not None and not 0 <= given.noise_multiplier < math.inf:
-        raise ConfigError(
-            f"privacy.noise_multiplier={given.noise_multiplier}: give the noise's deviation over privacy.clip, "
-            "at least 0"
         )
     for key, name in (("sampling", "poisson"), ("clipping", "adaptive")):
         if given.mechanism == "local" and given[key] == name:

@@ -54,7 +54,7 @@ class Compression(Stage):
 
     @torch.no_grad()
     def client(self, reply: Reply, exchange: Exchange) -> Reply:
-        """A reply as the server receives it; under top-k the client's state has what it has still to send."""
+        """A reply behind this stage: compressed; under top-k the client's state has what it has still to send."""
         visit, message, phase, client = reply.visit, reply.message, exchange.phase.name, reply.visit.client.id
         residual = exchange.states.get(client, {}).get(RESIDUAL, {}) if self.keeps else {}
         stream = self.streams.generator("compression", round=visit.round, phase=phase, client=client)

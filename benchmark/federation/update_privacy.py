@@ -86,7 +86,7 @@ class UpdatePrivacy(Stage):
 
     @torch.no_grad()
     def client(self, reply: Reply, exchange: Exchange) -> Reply:
-        """A reply as it is sent: its update clipped and, under `local`, with noise.
+        """A reply behind this stage: its update clipped and, under `local`, with noise.
 
         An entry that the client was not sent, such as SCAFFOLD's differences, is an update itself.
         """

@@ -58,6 +58,7 @@ def record(
         "seed": config.seed,
         "rounds": {"done": loop.round, "planned": loop.rounds} | ({"ended": reason} if reason is not None else {}),
         "images": sum(row["images"] for row in history),
+        # of several encoders an accuracy here is the worst one's; a board shows their mean, see `leaderboards.encoders`
         "scores": with_best_round(combine(encoders), config.evaluation.best_on_test, history),
         "encoders": encoders,
         "best": {"round": best["round"], "metric": "monitor", "value": best["monitor"]} if best else None,
