@@ -14,7 +14,7 @@ class Inner:
     warmup: float = key(0.0, within="a share in [0, 1)")
     norm: float | None = key(None, within="a number above 0, or null")
     size: float = key(1.0, within="the largest number, at least 1")
-    kind: str = key("a", choices=("a", "b"), first=True)
+    kind: str = key("a", choices=("a", "b"), hashed=True)
     places: int = key(1, minimum=1, part=EXECUTION)
 
 
