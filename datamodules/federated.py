@@ -51,8 +51,7 @@ class FederatedDataModule(LightningDataModule):
         parts: a client's indices into the training split, one array a client; its position is the client's id.
         recipe: how views are made.
         names: of the clients, where they have some. notes: what a reader of scores has to know of them, a line each.
-        batch_size: images a step.
-        view_names: names of the views for Trainer, which has no phases.
+        batch_size: images a step, and view_names: names of the views, for Trainer, which has no phases.
         labels: whether Trainer's batches include labels.
         public: indices of the public set, where a method requires one. public_images: `[N, C, H, W]` uint8, the images
             they index; None: the training images.

@@ -1,4 +1,4 @@
-"""A data set before its images are decoded; classes and clients get their names here, whatever source they are from."""
+"""A data set before its images are decoded: labels as positions of classes, a fifth held out where there is no test."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -199,7 +199,7 @@ def _probe(folder: Path, **how: Any) -> Source:
 
 
 class _Reader(NamedTuple):
-    """A kind of source, the function that reads its images, what tells its content from that of another, and notes.
+    """A kind of source of images, the function that lists them, what tells its content from that of another, and notes.
 
     notes: those that do not depend on the content, and are not stored with it.
     """

@@ -24,7 +24,7 @@ def mean_by(weighting: str) -> Mean:
 
 
 class FedAvg(FederatedMethod):
-    """Mean of the clients' weights; every hook is the default.
+    """Mean of the clients' weights by `weighting`, in the plan; every other hook is the default.
 
     Args:
         weighting: weights of the mean: "examples", "batches" or "clients".

@@ -119,7 +119,7 @@ class TrainingConfig:
     """Clients with fewer batches train more epochs, at most this number: for B images a step and n images of the
     largest client, (floor(n / B) + 1) * epochs over the client's batches, rounded down. None: all train `epochs`."""
     batch_size: int = key(64, minimum=2, hashed=True)
-    """Images a step."""
+    """Images a step; a client with fewer uses all it has, and a phase of a method may have its own number."""
     clip_norm: float | None = key(None, within="a number above 0, or null for none", hashed=True)
     """Largest gradient norm; None: no clipping."""
     drop_last: bool = False

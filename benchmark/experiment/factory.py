@@ -1,8 +1,7 @@
 """Builds the parts of a run from its config: devices, networks, method, data, executor.
 
-The config is made from YAML by `configuration.compose.compose`: schema defaults, then the files of scenario, objective
-and method, then overrides, each over the one before. `configuration.instantiate.construct` makes an object from a
-section: its `class` is imported, its other keys are checked and passed as arguments.
+`configuration.compose` makes the config from YAML. `configuration.instantiate.construct` makes an object from a section:
+its `class` is imported, its other keys are checked and passed as arguments.
 """
 
 import inspect

@@ -20,7 +20,7 @@ SPREAD = 0.5
 class Participation:
     """A round's clients and those of them that reply; every draw is from the run's streams.
 
-    participation: share of all clients that is drawn. poisson: each client is drawn by itself, with that probability,
+    share: of all clients that is drawn. poisson: each client is drawn by itself, with that probability,
     so that a round may have no client; False: always the same number. availability: probability that a client is there
     to be drawn; if fewer are there than are asked for, all of them are drawn. dropout: probability that a drawn client
     never replies. deadline: longest visit, over the median client's; a client that needs more never replies, in any
