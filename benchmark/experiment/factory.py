@@ -1,7 +1,7 @@
 """Builds the parts of a run from its config: devices, networks, method, data, executor.
 
-`configuration.compose` makes the config from YAML. `configuration.instantiate.construct` makes an object from a section:
-its `class` is imported, its other keys are checked and passed as arguments.
+`configuration.compose` makes the config from YAML; `configuration.instantiate.construct` makes an object of a
+section: its `class` is imported, its other keys are checked and passed as arguments.
 """
 
 import inspect

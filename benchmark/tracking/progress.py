@@ -117,7 +117,7 @@ class Display(Callback):
             self.bars.update(self.clients, visible=False)
 
     def scores(self, name: str, scores: Mapping[str, Mapping[str, float]]) -> None:
-        """Prints every metric of some protocols, the headline of each first, for `evaluate`; of a run its last line tells."""
+        """Prints every metric of some protocols, the headline of each first; a run itself ends with one line."""
         columns = ("protocol", "metric", Column("value", justify="right"), "unit", "better")
         table = Table(*columns, box=SIMPLE_HEAD)
         for id, metrics in scores.items():
