@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher, get_close_matches
 
 
-def first(names: Sequence[str], most: int = 3) -> str:
+def first(names: Sequence[str], limit: int = 3) -> str:
     """The first few of the names as a text.
 
     >>> first(("a", "b", "c", "d"))
     'a, b, c, ...'
     """
-    return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
+    return ", ".join([*names[:limit], *(["..."] if len(names) > limit else [])])
 
 
 def one_line(error: object) -> str:

@@ -7,16 +7,16 @@ LONGEST = 20
 """Most letters of a name in a figure."""
 
 
-def short(name: str, most: int = LONGEST) -> str:
+def short(name: str, limit: int = LONGEST) -> str:
     """A drawable name without its middle where it is long: ends tell apart what begins alike.
 
     >>> short("hospital_of_the_university_ward_12")
     'hospital_o…y_ward_12'
     """
     letters = _drawn(name)
-    if sum(map(len, letters)) <= most:
+    if sum(map(len, letters)) <= limit:
         return "".join(letters)
-    half = (most - 1) / 2
+    half = (limit - 1) / 2
     first = [letter for letter, end in zip(letters, accumulate(map(len, letters)), strict=True) if end <= half + 1]
     backwards = letters[::-1]
     last = [letter for letter, end in zip(backwards, accumulate(map(len, backwards)), strict=True) if end <= half]

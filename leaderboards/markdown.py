@@ -79,8 +79,8 @@ def with_spread(cell: Cell | None, decimals: int) -> str:
 
 def seeds_phrase(counts: Iterable[int]) -> str:
     """Numbers of seeds in words: `one seed`, `3 seeds`, `1 to 3 seeds`."""
-    fewest, *_, most = sorted([*counts] * 2)
-    return "one seed" if most == 1 else f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
+    fewest, *_, highest = sorted([*counts] * 2)
+    return "one seed" if highest == 1 else f"{highest} seeds" if fewest == highest else f"{fewest} to {highest} seeds"
 
 
 def rank_of(row: Row) -> str:

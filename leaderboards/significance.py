@@ -86,13 +86,13 @@ class Fit:
         """
         if self.spread < ROUNDING or len(self.effects) == 2:
             return ()
-        most_statistic, most_share = _limits(self.design)
+        most_statistic, share_limit = _limits(self.design)
         sizes = np.abs(np.concatenate([self.residuals[row] for row in self.effects]))[:, None]
         statistic, share = _levene(sizes, self.design)
-        if statistic[0] <= most_statistic and share.max() <= most_share:
+        if statistic[0] <= most_statistic and share.max() <= share_limit:
             return ()
-        least = min(most_share, float(share.max()) - ROUNDING)
-        return tuple(row for row, value in zip(self.effects, share[:, 0], strict=True) if value > least)
+        lowest = min(share_limit, float(share.max()) - ROUNDING)
+        return tuple(row for row, value in zip(self.effects, share[:, 0], strict=True) if value > lowest)
 
 
 def fit(samples: Mapping[str, Mapping[int, float]]) -> Fit | None:

@@ -255,5 +255,5 @@ class FLESD(FederatedMethod):
 
     def protections(self) -> Mapping[str, str]:
         """Entry `similarity`: of public images only, by networks that stay with the client."""
-        most = "" if self.kept == 1 else f", the {100 * self.kept:g} % largest of each row"
-        return {"similarity": f"cosines between public images only{most}; weights stay with the client"}
+        kept = "" if self.kept == 1 else f", the {100 * self.kept:g} % largest of each row"
+        return {"similarity": f"cosines between public images only{kept}; weights stay with the client"}

@@ -203,8 +203,8 @@ def python(checkout: Path, *words: str) -> str:
 
 
 def test_what_is_missing_is_named_with_the_command_that_writes_it(tmp_path):
-    for files, most in FILES.values():
-        assert len(files) <= most
+    for files, limit in FILES.values():
+        assert len(files) <= limit
     said = python(copy_of(tmp_path, METHOD, OBJECTIVE, PROTOCOL), "-m", "benchmark.audit.pages", "check=true")
     assert said.splitlines() == [
         *(f"{page} is not as the configs' heads have it" for page in ("README.md", "docs/reference/objectives.md")),

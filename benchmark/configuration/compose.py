@@ -292,10 +292,10 @@ def validate(config: DictConfig) -> None:
         raise ConfigError(f"devices={config.devices!r}: give auto, or a whole number of at least 1")
     if config.compile and config.executor == "parallel":
         raise ConfigError("compile=true and executor=parallel: each lane would compile its own; choose one of them")
-    training, most = config.training, config.training.max_epochs
-    if most is not None and training.steps is None and (training.drop_last or most < training.epochs):
+    training, longest = config.training, config.training.max_epochs
+    if longest is not None and training.steps is None and (training.drop_last or longest < training.epochs):
         raise ConfigError(
-            f"training.max_epochs={most}: give at least training.epochs={training.epochs}, and no training.drop_last"
+            f"training.max_epochs={longest}: give at least training.epochs={training.epochs}, and no training.drop_last"
         )
     _validate_schedule(config)
 

@@ -61,8 +61,8 @@ class RankProcesses:
             if (config.nodes or 1) > 1:
                 raise ConfigError(f"nodes={config.nodes} needs torchrun or srun, which start ranks on all machines")
             count = self._auto(config) if config.devices == "auto" else config.devices
-            if count > (most := RANKS_PER_CORE * cores()):  # GPUs are counted by `factory.fabric`
-                raise ConfigError(f"devices={count} is too many for this machine: give at most {most}")
+            if count > (limit := RANKS_PER_CORE * cores()):  # GPUs are counted by `factory.fabric`
+                raise ConfigError(f"devices={count} is too many for this machine: give at most {limit}")
             if self.cannot_fork and count > 1:
                 raise ConfigError(f"devices={count}, but this process has begun with one: give all its runs as many")
             return RankLayout(count, 1, False)

@@ -49,10 +49,10 @@ def extension(path: Path, overrides: list[str], *, trust: bool) -> tuple[DictCon
     names, _ = take_keys(own, "scenario", "row")
     if "scenario" not in names and "row" not in names:
         own.append(f"scenario={_scenario(before, new)}")
-    usual = Path(before.scenario) / before.row / f"seed{before.seed}"
+    ending = Path(before.scenario) / before.row / f"seed{before.seed}"
     place = path.resolve()
-    if not any(word.startswith("output=") for word in overrides) and place.parts[-len(usual.parts) :] == usual.parts:
-        own.append(f"output={place.parents[len(usual.parts) - 1]}")  # beside it, where it lies today
+    if not any(word.startswith("output=") for word in overrides) and place.parts[-len(ending.parts) :] == ending.parts:
+        own.append(f"output={place.parents[len(ending.parts) - 1]}")  # beside it, where it lies today
     after = merge(before, own)
     target = folder(after)
     if target.resolve() == place:

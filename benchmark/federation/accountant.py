@@ -114,10 +114,10 @@ class PrivacyAccountant:
             for client, entries in self.planned(phase, members).items():
                 planned.setdefault(client, Counter()).update(entries.values())
         spent = {client: self.epsilon(client, planned[client]) for client in sorted(planned)}
-        most = max(spent, key=lambda client: spent[client], default=None)
-        if most is None or spent[most] <= self.budget:
+        highest = max(spent, key=lambda client: spent[client], default=None)
+        if highest is None or spent[highest] <= self.budget:
             return None
-        return f"client {most} would spend epsilon {spent[most]:.4g} of its budget of {self.budget:g}"
+        return f"client {highest} would spend epsilon {spent[highest]:.4g} of its budget of {self.budget:g}"
 
     def state(self) -> dict[str, Any]:
         """Releases as plain lists, and the present clip, for the checkpoint."""
@@ -163,8 +163,8 @@ def noise_multiplier(target: float, delta: float, release: Callable[[float], Rel
             *bracket,
         )
 
-    most = solved("rdp")  # fast, and an upper bound for the other
-    return most if by == "rdp" or target > LARGE else solved(by, ExplicitBracketInterval(most / 2, most))
+    highest = solved("rdp")  # fast, and an upper bound for the other
+    return highest if by == "rdp" or target > LARGE else solved(by, ExplicitBracketInterval(highest / 2, highest))
 
 
 def _accountant(by: str) -> Any:

@@ -108,12 +108,12 @@ def multiples(leaf: Tensor, bits: int, stream: torch.Generator) -> Tensor:
     >>> multiples(torch.tensor([127.0, -3.0, 0.0]), 8, torch.Generator())
     tensor([127.,  -3.,   0.])
     """
-    most = 2 ** (bits - 1) - 1
-    step = leaf.abs().max() / most if leaf.numel() else leaf.new_zeros(())
+    largest = 2 ** (bits - 1) - 1
+    step = leaf.abs().max() / largest if leaf.numel() else leaf.new_zeros(())
     if step == 0:
         return leaf
     chance = torch.rand(leaf.shape, generator=stream).to(leaf)
-    return (leaf / step + chance).floor().clamp(-most, most) * step
+    return (leaf / step + chance).floor().clamp(-largest, largest) * step
 
 
 def largest(update: Tree, share: float) -> tuple[Tree, int]:

@@ -178,8 +178,8 @@ def _json_type(field: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
                 words.append(f"object of: {_json_type(inner, schema)}")
             case {"type": "array", "items": inner}:
                 words.append(f"list of: {_json_type(inner, schema)}")
-            case {"type": "integer", "minimum": least}:
-                words.append(f"whole number, at least {least}")
+            case {"type": "integer", "minimum": minimum}:
+                words.append(f"whole number, at least {minimum}")
             case {"type": kind}:
                 words.append({"string": "text", "boolean": "true or false", "integer": "whole number"}.get(kind, kind))
     return " or ".join(words)

@@ -137,11 +137,11 @@ def _stem(scenario: str) -> str:
 def setting(rows: Sequence[Row]) -> str:
     """What most rows of a scenario are run with, in words: data, clients, network, length."""
 
-    def most(key: str) -> Any:
+    def commonest(key: str) -> Any:
         values = [row.settings.get(key) for row in rows]
         return max(values, key=values.count, default=None)
 
-    said = {name: most(key) for key, name in SETTING.items()}
+    said = {name: commonest(key) for key, name in SETTING.items()}
     if said["participation"] == 1:
         del said["participation"]
     if said["steps a visit"]:
