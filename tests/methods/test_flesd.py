@@ -207,7 +207,7 @@ class TestDistillation:
         result = self.method.hook("training_step", self.method.phase)(batch)
         if end:
             self.method.hook("on_train_batch_end", self.method.phase)(result, batch)
-        return float(result["loss"])
+        return float(result["loss"].detach())
 
     def rows(self, *images):
         return Batch(tuple(view[[*images]] for view in self.batch.views), self.batch.index[[*images]])
