@@ -2,20 +2,79 @@
 
 import difflib
 import importlib
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import torch
 import yaml
 
-from eval.factories import Protocol
 from eval.features import EvalError, Features, ignore
 from eval.inputs import Subject
 
 __all__ = ["PROTOCOLS", "EvalError", "Features", "Protocol", "Score", "Subject", "evaluate", "find"]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A versioned protocol.
+
+    Args:
+        id: "name/version".
+        compute: returns metrics by name. It gets the settings by name and, as far as it has them among its arguments,
+            `subject`, the fields of a `Subject` and of its `Features`, `inputs` (the encoder and its images),
+            `generator`, `note`, and `data`, the name of another data set, of which the features then are.
+        summary: one line for tables and docs, differences from the paper included.
+        settings: all its numbers, by argument of `compute`.
+        headline: the metric that represents the protocol in a table.
+        units: by metric; others are in "%" if accuracies and "1" otherwise.
+        lower, higher: metrics where less or more is better; for accuracies more is, for others neither.
+        requires: "", "encoder_inputs", "held_out" or "members" (either and "encoder_inputs"), "local_models",
+            "local_step", "client_replies", "projector", "test_clients", "views" or "target NAME": the input besides
+            features.
+        uses_labels: whether it needs the labels of the data set that the encoder is evaluated on.
+        uses_views: whether it reads the two views of `Features`, which it requires only where `requires` has them.
+        long: whether it takes a paper's number of passes through the encoder, or of steps.
+        draws_of: id of the protocol whose random numbers it draws, so that both train the same probe; "": its own.
+        replaced_by: id of the version to take instead; a replaced protocol is in no group of protocols.
+    """
+
+    id: str
+    compute: Callable[..., dict[str, float]]
+    summary: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    headline: str = "accuracy"
+    units: Mapping[str, str] = field(default_factory=dict)
+    lower: tuple[str, ...] = ()
+    higher: tuple[str, ...] = ()
+    requires: str = ""
+    uses_views: bool = False
+    uses_labels: bool = True
+    long: bool = False
+    draws_of: str = ""
+    replaced_by: str = ""
+
+    def run(self, subject: Subject, generator: torch.Generator) -> dict[str, float]:
+        """Metrics of an encoder by name."""
+        _, _, data = self.requires.partition(" ")
+        features = subject.targets[data]() if data else subject.features
+        given = {**vars(subject), **vars(features), "subject": subject, "features": features, "data": data}
+        given |= {"inputs": subject.encoder_inputs, "generator": generator, "note": subject.note}
+        declared = inspect.signature(self.compute).parameters
+        return self.compute(**{**{name: given[name] for name in declared if name in given}, **self.settings})
+
+    def better(self, metric: str) -> str:
+        """ "higher" or "lower", the better direction of a metric; "" if neither."""
+        if metric in self.lower:
+            return "lower"
+        return "higher" if metric.startswith("accuracy") or metric in self.higher else ""
+
+    def unit(self, metric: str) -> str:
+        """Unit of a metric."""
+        return self.units.get(metric, "%" if metric.startswith("accuracy") else "1")
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from benchmark.configuration.keys import Key, keys
 from benchmark.configuration.schema import KEYS
 from benchmark.speed import report
 from datamodules.recipe import Recipe
-from eval.factories import Protocol
-from eval.protocol import PROTOCOLS, find
+from eval.protocol import PROTOCOLS, Protocol, find
 from generate.links import ROOT
 from leaderboards.papers import bibliography
 from leaderboards.schema import json_schema
