@@ -22,6 +22,7 @@ EXAMPLES = """examples:
   python -m benchmark run suite=digits                      a row of each method on the embedded digits, then the board
   python -m benchmark run digits ssd seed=1                 one run
   python -m benchmark run digits ssd seeds=0,1,2            one row, three seeds
+  python -m benchmark run digits methods=fedavg,ssd         several methods, one board
   python -m benchmark run digits ssd method.alpha=5         one key changed
   python -m benchmark resume runs/digits/ssd/seed1          resume from the last completed round
   python -m benchmark evaluate runs/digits/ssd/seed1 protocols=knn/v1

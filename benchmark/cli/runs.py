@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from benchmark.tracking.progress import Display
 
 
-RUN = "SCENARIO METHOD [seeds=0,1,2] [key=value ...] | suite=NAME [methods=A,B] [seeds=0,1,2] [key=value ...]"
+RUN = "SCENARIO METHOD | SCENARIO methods=A,B | suite=NAME [methods=A,B], each [seeds=0,1,2] [key=value ...]"
 RESUME = "RUN_DIR [federation.rounds=N] [trust=true]"
 EVALUATE = "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"
 EXPORT = "RUN_DIR FILE [format=torch|safetensors|onnx] [encoder=NAME] [trust=true]"
@@ -27,7 +27,7 @@ TUNE = "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"
 
 
 def run(words: list[str], session: Session) -> None:
-    """Train and evaluate one run, one row under several seeds, or a suite of runs."""
+    """Train and evaluate one run, several methods or seeds, or a suite of runs."""
     configs, several = configs_of(words)
     from benchmark.experiment.experiment import Experiment  # after what a misspelt word needs, before ranks are forked
 
@@ -57,28 +57,32 @@ def run(words: list[str], session: Session) -> None:
 
 
 def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:
-    """The configs that the words of `run` ask for, and whether they are a suite's or several seeds'."""
-    from benchmark.configuration.suites import row_line, suite
+    """The configs that the words of `run` ask for, and whether they are a suite's, several methods' or seeds'."""
+    from benchmark.configuration.suites import listed, row_line, suite
     from benchmark.configuration.suites import seeds as seeds_of
 
     names, overrides = split(words)
     given, rest = take_keys(overrides, "suite", "scenarios", "methods", "seeds")
-    name, seeds = given.get("suite"), given.get("seeds")
-    several = name is not None or seeds is not None
+    name, seeds, methods = given.get("suite"), given.get("seeds"), given.get("methods")
+    several = any(each is not None for each in (name, seeds, methods))
     if several and "seed" in (options := parse(rest)):
         raise ConfigError(f"give seeds={options['seed']} instead of seed={options['seed']}: these are runs of several")
-    if name is None:
-        scenario, method = scenario_and_method(names, f"run {RUN}")
-        method, *line = row_line(scenario, method)
-        if seeds is None:
-            return [compose(scenario, method, overrides, line)], several
-        rest = [override for override in overrides if not override.startswith("seeds=")]
-        each = [f"seed={seed}" for seed in dict.fromkeys(seeds_of(seeds))]
-        return [compose(scenario, method, [*rest, seed], line) for seed in each], several
-    if names:
-        clash = f"give either SCENARIO METHOD or suite=NAME, not both: {' '.join(names)} and suite={name}"
-        raise ConfigError(f"{clash}; to choose some of a suite's methods, give methods=A,B")
-    return suite(name, given, rest), several
+    if name is not None:
+        if names:
+            clash = f"give either SCENARIO METHOD or suite=NAME, not both: {' '.join(names)} and suite={name}"
+            raise ConfigError(f"{clash}; to choose some of a suite's methods, give methods=A,B")
+        return suite(name, given, rest), several
+    if "scenarios" in given:
+        raise ConfigError(
+            f"scenarios={given['scenarios']} is for suite=NAME: give one scenario, as in digits methods=A,B"
+        )
+    if methods is None:
+        scenario, *chosen = scenario_and_method(names, f"run {RUN}")
+    else:
+        (scenario,), chosen = exactly(names, f"run {RUN}", 1), list(map(str, listed(methods)))
+    rows = [row_line(scenario, method) for method in chosen]
+    each_seed = [[f"seed={seed}"] for seed in dict.fromkeys(seeds_of(seeds))] if seeds is not None else [[]]
+    return [compose(scenario, row[0], [*rest, *seed], row[1:]) for seed in each_seed for row in rows], several
 
 
 def resume(words: list[str], session: Session) -> None:

@@ -10,6 +10,8 @@ import pytest
 import torch
 import yaml
 
+from benchmark.api import compose
+from benchmark.cli.runs import configs_of
 from benchmark.configuration.identity import identity
 from benchmark.errors import EX_TEMPFAIL
 from benchmark.federation.loop import FederatedLoop
@@ -29,12 +31,22 @@ def test_one_row_under_several_seeds_and_the_version(call, tmp_path):
     assert re.fullmatch(r"fulcrum [\d.]+(, commit [0-9a-f]{40}[+]?)?\n", out)
 
 
+def test_several_methods_of_a_scenario_are_rows_by_seed():
+    configs, several = configs_of(["digits", "methods=fedavg-byol,ssd", "seeds=1,0", "federation.rounds=1"])
+    assert several
+    rows = [("fedavg", "objective=byol"), ("ssd", "federation.rounds=1")]
+    words = [(method, {word, "federation.rounds=1", f"seed={seed}"}) for seed in (1, 0) for method, word in rows]
+    assert configs == [compose("digits", method, sorted(given)) for method, given in words]
+
+
 VISION = "{class: methods.networks.torchvision"
 ALIGNED = "method.addons='[{class: methods.lwfedssl.RepresentationAlignment}]' row=x"
 RUNS = [
     ("fedvag", "unknown method 'fedvag' (did you mean 'fedavg'?)"),
     ("", "usage: python -m benchmark run SCENARIO METHOD"),
     ("fedavg suite=digits", "not both"),
+    ("fedavg methods=ssd", "run SCENARIO METHOD | SCENARIO methods=A,B"),
+    ("fedavg scenarios=digits", "scenarios=digits is for suite=NAME"),
     ("fedavg seed = 1", "one word with an equals sign, as in seed=1"),
     ("fedavg --seed=1", "overrides have no dashes: seed=1"),
     ("fedavg accelerator=gpu", "(did you mean 'cuda'?)"),
