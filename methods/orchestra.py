@@ -28,7 +28,7 @@ Decisions
 - K-anonymity: a centroid hides a row among the rows of its cluster. `anonymity`, in every round's line, is the size of
   the smallest cluster; `anonymity_claimed` is the paper's N / L, for a client of N images. They differ because only the
   bank is clustered, not N images, and because the code's ten scalings do not make clusters equal: the centroid of an
-  empty cluster is a single row. `min_cluster_size` sets a minimum of rows for every cluster; 0 is the code.
+  empty cluster is a single row. `least` sets a minimum of rows for every cluster; 0 is the code.
 - Anonymity counts rows, not images: a client with fewer images than bank rows has several rows of one image.
 - Local differential privacy (Table 7): the paper uses the clustering of Chang et al. (2021), by hashed core-sets; the
   code has none. Ours is one step of private Lloyd clustering (Blum, Dwork, McSherry, Nissim 2005; Su et al. 2016) on
@@ -87,8 +87,7 @@ class Orchestra(FedAvg):
 
     Args:
         local_clusters: L, centroids of a client; None: all rows of the bank, without anonymity ("Reps" of Table 2).
-        min_cluster_size: minimum of rows in every local cluster; a client with fewer rows has fewer clusters.
-            least: its earlier name.
+        least: minimum of rows in every local cluster; a client with fewer rows has fewer clusters.
         server_steps, server_lr: steps and rate of the server's clustering, by SGD with momentum.
         stateful: whether target and bank stay with their client.
         start_rows: rows that a client clusters before the first round: "random", or the "first" of its batches.
@@ -115,8 +114,7 @@ class Orchestra(FedAvg):
         objective: Objective,
         *,
         local_clusters: int | None = 16,
-        min_cluster_size: int = 0,
-        least: int | None = None,
+        least: int = 0,
         server_steps: int = 500,
         server_lr: float = 0.01,
         stateful: bool = False,
@@ -127,18 +125,15 @@ class Orchestra(FedAvg):
     ) -> None:
         super().__init__(objective, **kwargs)
         assert isinstance(objective, Clustering)  # by `accepts`
-        min_cluster_size = min_cluster_size if least is None else least
         self.local_clusters = local_clusters
         if local_clusters is not None:
             limit = math.inf if epsilon is not None else len(objective.bank)  # noisy sums are over all images
             check_number("method.local_clusters", local_clusters, at_least=1, at_most=limit)
-        elif min_cluster_size > 1:
+        elif least > 1:
             raise MethodError(
-                f"method.min_cluster_size={min_cluster_size} has no effect with method.local_clusters=null, which "
-                "sends rows: leave it out"
+                f"method.least={least} has no effect with method.local_clusters=null, which sends rows: leave it out"
             )
-        check_number("method.min_cluster_size", min_cluster_size, at_least=0, at_most=len(objective.bank))
-        self.min_cluster_size = min_cluster_size
+        self.least = check_number("method.least", least, at_least=0, at_most=len(objective.bank))
         self.server_steps = check_number("method.server_steps", server_steps, at_least=0)
         self.server_lr = check_number("method.server_lr", server_lr, above=0)
         self.start_rows = choose("method.start_rows", start_rows, "random", "first")
@@ -168,7 +163,7 @@ class Orchestra(FedAvg):
             "federation.batch_norm=recalibrate: the target's statistics are not measured": policy == "recalibrate",
             "method.local_clusters=null: rows of single images are sent": self.local_clusters is None,
             f"method.local_clusters above objective.clusters={clusters}": (self.local_clusters or 0) > clusters,
-            "method.min_cluster_size: noise hides an image in a cluster of any size": self.min_cluster_size > 0,
+            "method.least: noise hides an image in a cluster of any size": self.least > 0,
         }
         if reasons := [reason for reason, applies in conflicts.items() if applies]:
             raise MethodError(f"method.epsilon does not go with {reasons[0]}")
@@ -197,8 +192,8 @@ class Orchestra(FedAvg):
             return {"centroids": f"sums of unit rows, Gaussian noise of {self.sigma:.3g} on every entry: {cost}"}
         if self.local_clusters is None:
             return {"centroids": "none: rows of the bank as they are"}
-        equal = "about equal size, not enforced (method.min_cluster_size)"
-        size = f"at least {self.min_cluster_size} rows each, or all it has" if self.min_cluster_size else equal
+        equal = "about equal size, not enforced (method.least)"
+        size = f"at least {self.least} rows each, or all it has" if self.least else equal
         return {"centroids": f"means of clusters of the bank's rows, of {size}"}
 
     def init_server(self, round_context: RoundContext) -> Tree:
@@ -271,7 +266,7 @@ class Orchestra(FedAvg):
         if self.local_clusters is None:
             visit.notes |= {"anonymity": 1, "anonymity_claimed": 1}
             return {"centroids": {"rows": rows}}
-        clusters = max(1, min(self.local_clusters, len(rows) // max(1, self.min_cluster_size)))
+        clusters = max(1, min(self.local_clusters, len(rows) // max(1, self.least)))
         centroids, nearest = self.cluster(visit, rows, clusters)
         sizes = one_hot(nearest, clusters).sum(0).clamp(min=1)  # the centroid of an empty cluster is one row
         visit.notes |= {"anonymity": sizes.min(), "anonymity_claimed": visit.client.examples / clusters}
@@ -279,7 +274,7 @@ class Orchestra(FedAvg):
 
     def cluster(self, visit: Visit, rows: Tensor, clusters: int) -> tuple[Tensor, Tensor]:
         """Centroids `[clusters, d]` of rows `[n, d]`, and each row's cluster `[n]`."""
-        return equal_clusters(rows, clusters, visit.stream, min_size=min(self.min_cluster_size, len(rows)))
+        return equal_clusters(rows, clusters, visit.stream, min_size=min(self.least, len(rows)))
 
     def update_fit(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The mean weights and new global centroids."""

@@ -99,7 +99,7 @@ FURTHER: dict[str, Case] = {
     "orchestra, stateful": ("orchestra", *SMALL, "method.stateful=true"),
     "orchestra, private": ("orchestra", *SMALL, "method.epsilon=1"),
     "orchestra without target": ("orchestra", *SMALL, "objective.target=false"),
-    "orchestra, anonymous": ("orchestra", *SMALL, "method.min_cluster_size=2"),
+    "orchestra, anonymous": ("orchestra", *SMALL, "method.least=2"),
     "scaffold over byol": ("scaffold", "objective=byol"),
     "ssd, paper": ("ssd", *WIDE, "method.variant=paper"),
     "ssd, hard": ("ssd", *WIDE, "method.separation=hard", "method.pd_weight=0"),

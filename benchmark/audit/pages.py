@@ -48,7 +48,9 @@ def methods() -> str:
 def missing() -> list[str]:
     """What `write` would change, each in a line."""
     lines = [
-        f"{file} is not as the configs' heads have it" for file, text in pages().items() if file.read_text() != text
+        f"{file} is not as the configs' heads have it"
+        for file, text in pages().items()
+        if file.read_text(encoding="utf-8") != text
     ]
     lines += [f"{golden.FILE} has no row {row}" for row in _unmeasured()]
     return lines + [f"{privacy_sheet.FILE} has no method {name}" for name in _unrecorded()]

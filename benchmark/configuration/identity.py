@@ -19,7 +19,7 @@ from benchmark.configuration.schema import KEYS, PARTS, RENAMED
 
 RUNTIME = tuple(name for name, key in KEYS.items() if key.part == EXECUTION)
 """Keys of where and how a run is executed: they are not part of its identity."""
-EARLIER_NAMES = {key.name: name for name, key in RENAMED.items()} | {"method.min_cluster_size": "method.least"}
+EARLIER_NAMES = {key.name: name for name, key in RENAMED.items()}
 """Key -> the name that it has in the hash, so that records and run folders keep theirs."""
 OUTSIDE = frozenset(name for name, key in KEYS.items() if key.part in (EXECUTION, EVALUATION, IMAGES, NAME))
 """Keys that are not part of it: these, how a run is scored, its names, and what its images' hash shows."""
@@ -40,8 +40,9 @@ def differences(before: DictConfig, after: DictConfig) -> list[str]:
     def value(of: dict[str, Any], key: str) -> Any:
         return "unset" if of.get(key) is None else of[key]
 
-    keys = sorted(old.keys() | new.keys())
-    return [f"{key}: {value(old, key)} -> {value(new, key)}" for key in keys if old.get(key) != new.get(key)]
+    changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    names = {key: RENAMED[key].name if key in RENAMED else key for key in changed}
+    return [f"{names[key]}: {value(old, key)} -> {value(new, key)}" for key in changed]
 
 
 def settings(config: DictConfig | dict[str, Any]) -> dict[str, Any]:

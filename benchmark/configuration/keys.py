@@ -48,6 +48,8 @@ def fits(value: Any, hint: Any) -> bool:
         if origin is tuple and inner and inner[-1] is not Ellipsis:  # one type a place
             return listed and len(value) == len(inner) and all(map(fits, value, inner))
         return listed and all(fits(item, inner[0] if inner else Any) for item in value)
+    if origin is dict:
+        return isinstance(value, Mapping)
     if hint in (int, float):  # True is an int to Python, not to a reader
         return isinstance(value, int | hint) and not isinstance(value, bool)
     return isinstance(value, hint) if isinstance(hint, type) and hint is not Any else True
@@ -73,6 +75,8 @@ def describe(hint: Any) -> str:
         return " or ".join("null" if option is type(None) else describe(option) for option in inner)
     if origin in (list, Sequence) and inner:
         return f"a list, each {describe(inner[0])}"
+    if origin is dict:
+        return "a mapping"
     plain = isinstance(hint, type) and not get_args(hint)
     return re.sub(r"\b[a-z_]+[.]", "", hint.__name__ if plain else str(hint))
 
@@ -135,7 +139,7 @@ def key(
         older: what run folders and records ran with that lack it, where that is not the default.
         hashed: it is in the hash of a run at its default too, as the first records have it; another key is in it
             only at a value that is neither its default nor `older`.
-        formerly: its earlier name, or its values by their earlier names; they are read, and never written.
+        formerly: its earlier name, or its values by their earlier names; they are read, and written into hashes alone.
     """
     facts = {"choices": tuple(choices), "minimum": minimum, "within": within, "part": part, "older": older}
     facts |= {"hashed": hashed, "formerly": formerly}
@@ -191,7 +195,7 @@ class Key:
             return " | ".join(self.choices)
         if self.hint is Any or self.default is MISSING:
             return "" if self.default is MISSING else "any"
-        words = "a mapping" if get_origin(self.hint) is dict else describe(self.hint)
+        words = describe(self.hint)
         return f"{words}, at least {self.minimum}" if self.minimum is not None else words
 
     def check(self, value: Any) -> None:

@@ -93,6 +93,8 @@ def renamed(content: dict[str, Any]) -> dict[str, Any]:
     for name, values in VALUES.items():
         if isinstance(value := content.get(name), str) and value in values:
             content[name] = _now(f"{name}={value}", f"{name}={values[value]}").partition("=")[2]
+    if isinstance(authors := content.get("authors"), dict):
+        content["authors"] = {RENAMED[key].name if key in RENAMED else key: value for key, value in authors.items()}
     for changes in adjust.values() if isinstance(adjust := content.get("adjust"), dict) else ():
         if isinstance(changes, dict):
             renamed(changes)
@@ -243,6 +245,10 @@ def defaults() -> dict[str, Any]:
 
 def check_keys(layer: Mapping[str, Any]) -> None:
     """Refuse unknown keys, and values of another type than their key's."""
+    federation = layer.get("federation")
+    encoders = federation.get("encoders", {}) if isinstance(federation, Mapping) else {}
+    if not isinstance(encoders, Mapping) or not all(isinstance(section, Mapping) for section in encoders.values()):
+        raise ConfigError(f"federation.encoders={encoders!r}: give {{NAME: {{class: ..., clients: [...]}}}}")
     for section, value in layer.items():
         if section not in HINTS:
             hint = _did_you_mean(full_keys(section)) or nearest(section, HINTS)
@@ -260,9 +266,6 @@ def check_keys(layer: Mapping[str, Any]) -> None:
                 hint = _did_you_mean(full_keys(key)) or nearest(key, keys)
                 raise ConfigError(f"unknown key '{section}.{key}'{hint}; {section} has: {', '.join(keys)}")
             _check_type(f"{section}.{key}", item, keys[key])
-    encoders = layer.get("federation", {}).get("encoders", {})
-    if not isinstance(encoders, Mapping) or not all(isinstance(section, Mapping) for section in encoders.values()):
-        raise ConfigError(f"federation.encoders={encoders!r}: give {{NAME: {{class: ..., clients: [...]}}}}")
 
 
 def _check_type(key: str, value: Any, hint: Any) -> None:

@@ -64,12 +64,12 @@ class Evaluator:
         """What is evaluated on: the run's data set, or the labelled one beside it, which nobody trains on."""
         return self.data.source.probe or self.data.source
 
-    def encoder(self, weights: Tree, kind: str = "global", *, recalibrated: bool | None = None) -> nn.Module:
-        """The encoder of an exported weights Tree, in eval mode; kind: the name it was exported by.
+    def encoder(self, weights: Tree, name: str = "global", *, recalibrated: bool | None = None) -> nn.Module:
+        """The encoder of an exported weights Tree, in eval mode; name: the name it was exported by.
 
         recalibrated: False for weights that have statistics of their own; None: as the evaluator's.
         """
-        method = self.method.others.get(kind, self.method)
+        method = self.method.others.get(name, self.method)
         method.load(weights)
         network: nn.Module = method.part("encoder")
         if method.dtype == torch.float64:  # images are float32
@@ -83,19 +83,19 @@ class Evaluator:
         for name, weights in exported.items():
             yield name, self.encoder(weights, name)
 
-    def has_projector(self, kind: str = "global") -> bool:
+    def has_projector(self, name: str = "global") -> bool:
         """Whether a projector is exported that can be evaluated: with statistics, if it has BatchNorm."""
-        method = self.method.others.get(kind, self.method)
+        method = self.method.others.get(name, self.method)
         exported = (*method.travelling, *method.staying) if method.has_personal_encoders else method.travelling
         if "projector" not in exported or not method.tensors("projector"):
             return False
         return not (self.recalibrated and has_batch_norm(method.part("projector")))
 
-    def projector(self, weights: Tree, kind: str = "global") -> nn.Module | None:
+    def projector(self, weights: Tree, name: str = "global") -> nn.Module | None:
         """A copy of the projector of an exported weights Tree, in eval mode; None where `has_projector` is false."""
-        if not self.has_projector(kind):
+        if not self.has_projector(name):
             return None
-        method = self.method.others.get(kind, self.method)
+        method = self.method.others.get(name, self.method)
         method.load({"projector": weights["projector"]})
         return deepcopy(method.part("projector")).float().eval()
 

@@ -14,14 +14,24 @@ PHASE_HOOKS = (
 """Hooks that may have a phase-specific version: `update_correlate` replaces `update` in the phase `correlate`."""
 
 
-EARLIER_NAMES = {"seats": "server_workers", "guards": "protections"}
+EARLIER_NAMES = {"seats": "server_workers", "guards": "protections", "smallest_batch": "min_batch_size"}
 
 
 def read_earlier_names(cls: Any) -> None:
-    """Gives a class the hooks that it defines by earlier names, and says what replaces these."""
-    for old in EARLIER_NAMES.keys() & vars(cls).keys():
-        log.warning("%s.%s is %s now", cls.__name__, old, EARLIER_NAMES[old])
-        setattr(cls, EARLIER_NAMES[old], vars(cls)[old])
+    """Gives a class what it, or a base that is not the suite's, defines by an earlier name; says what replaces it.
+
+    The earlier names stay for `super()`, in every class.
+    """
+
+    def depth(name: str) -> int:
+        return next((index for index, owner in enumerate(cls.__mro__) if name in vars(owner)), len(cls.__mro__))
+
+    for old, new in EARLIER_NAMES.items():
+        if depth(old) < depth(new):
+            log.warning("%s.%s is %s now", cls.__name__, old, new)
+            setattr(cls, new, getattr(cls, old))
+        elif depth(new) < depth(old):
+            setattr(cls, old, getattr(cls, new))
 
 
 def check_hooks(cls: Any) -> None:

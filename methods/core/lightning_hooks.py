@@ -37,7 +37,9 @@ class TrainerHooks(Parts):
         method: Any = self
         epoch = self.trainer.current_epoch
         method.objective.receive(replace(method.visiting, round=epoch, first=epoch == 0))
-        if (plain_batches := getattr(getattr(self.trainer, "datamodule", None), "plain_batches", None)) is not None:
+        module = getattr(self.trainer, "datamodule", None)
+        plain_batches = getattr(module, "plain_batches", getattr(module, "look", None))  # look: its earlier name
+        if plain_batches is not None:
             method.start_epoch(partial(plain_batches, self.device), method.stream)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from methods.core.hooks import read_earlier_names
 from methods.core.modules import Encoder, mlp
 from methods.core.types import Batch, MethodParts, Outputs, Visit
 from methods.core.validation import MethodError, check_number
@@ -46,6 +48,10 @@ class Objective(nn.Module):
     encoder: Encoder
     projector: nn.Module
     width: int
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        read_earlier_names(cls)
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()

@@ -44,10 +44,10 @@ class TestOrchestra(MethodContract):
         "method.local_clusters=0": "of at least 1",
         "method.local_clusters=129": "at most 128",
         "objective.clusters=1": "of at least 2",
-        "method.min_cluster_size=129": "at most 128",
+        "method.least=129": "at most 128",
         "method.server_steps=-1": "at least 0",
         "method.epsilon=.inf": "give a finite number",
-        "method.local_clusters=null method.min_cluster_size=16": "has no effect with method",
+        "method.local_clusters=null method.least=16": "has no effect with method",
     }
     falls = False
 
@@ -135,7 +135,7 @@ class TestOrchestraPrivate(InterfaceContract):
     overrides = (*SMALL, "method.epsilon=1")
     refused: ClassVar = {
         f"{PRIVATE} method.stateful=true": "a target that stays",
-        f"{PRIVATE} method.min_cluster_size=2": "in a cluster of any size",
+        f"{PRIVATE} method.least=2": "in a cluster of any size",
         f"{PRIVATE} federation.batch_norm=local": "batch_norm=local",
         f"{PRIVATE} federation.batch_norm=recalibrate": "are not measured",
         f"{PRIVATE} method.delta=1": "method.delta",
@@ -265,7 +265,7 @@ class TestRelease:
     def test_the_privacy_sheet_describes_a_centroid(self):
         described = {
             "not enforced": {},
-            "at least 4 rows": {"min_cluster_size": 4},
+            "at least 4 rows": {"least": 4},
             "as they are": {"local_clusters": None},
         }
         for message, settings in {**described, "epsilon 1 at delta 0.001": {"epsilon": 1.0}}.items():
@@ -279,8 +279,8 @@ class TestAnonymity:
         ("rows", "settings", "sent", "anonymity", "claimed"),
         [
             ([0, 0, 0, 0, 1, 1], {"local_clusters": 2}, 2, 2, 6),  # of the smallest cluster
-            ([0, 0, 0, 0, 1, 1], {"local_clusters": 2, "min_cluster_size": 3}, 2, 3, 6),
-            ([0, 0, 0, 0, 1, 1], {"local_clusters": 3, "min_cluster_size": 3}, 2, 3, 6),  # six rows make two of 3
+            ([0, 0, 0, 0, 1, 1], {"local_clusters": 2, "least": 3}, 2, 3, 6),
+            ([0, 0, 0, 0, 1, 1], {"local_clusters": 3, "least": 3}, 2, 3, 6),  # six rows make two of 3
             ([0] * 6, {"local_clusters": 3}, 3, 1, 4),  # a cluster without rows is one row
             (range(4), {"local_clusters": None}, 4, 1, 1),  # whole banks hide nobody
         ],

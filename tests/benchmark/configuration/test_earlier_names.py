@@ -13,6 +13,8 @@ from benchmark.configuration.schema import RENAMED
 from benchmark.errors import ConfigError
 from methods.base import Client
 from methods.fedavg import FedAvg
+from methods.fedsc import FedSC
+from methods.objectives.simclr import SimCLR
 
 WORDS = {
     "training.most_epochs=3": "training.max_epochs=3",
@@ -47,10 +49,6 @@ def test_the_hash_has_the_earlier_name():
     """Run folders and records of before keep theirs."""
     for old in list(WORDS)[:3]:
         assert old.partition("=")[0] in settings(compose("digits", "fedavg", [old])).keys() & RENAMED.keys()
-    lines = ("method.least=2", "method.min_cluster_size=2")
-    before, after = (settings(compose("digits", "orchestra", [line])) for line in lines)
-    assert before == after
-    assert before["method.least"] == 2
 
 
 def test_both_names_of_a_key_are_refused():
@@ -75,3 +73,39 @@ def test_hooks_and_types_have_their_earlier_names(caplog):
     (worker,) = method.server_workers({})
     assert worker.kind == worker.architecture == "student"
     assert method.protections() == {"weights": "a lock"}
+
+
+def test_own_code_that_builds_on_earlier_names_runs(caplog):
+    class Mixin:
+        def guards(self):
+            return {"extra": "a key"}
+
+    class Mixed(Mixin, FedAvg):
+        pass
+
+    class Both(FedSC):
+        def guards(self):
+            return {**super().guards(), "more": "a door"}
+
+    class OneView(SimCLR):
+        smallest_batch = 1
+
+    assert "OneView.smallest_batch is min_batch_size now" in caplog.text
+    assert OneView.min_batch_size == 1
+    assert Mixed.protections(None) == {"extra": "a key"}
+    method = Both.__new__(Both)
+    torch.nn.Module.__init__(method)
+    method.sigma, method.mu = None, 1.0
+    assert method.protections()["more"] == "a door"
+    assert Both.protections is not FedSC.protections
+
+
+def test_authors_of_an_older_scenario_name_keys_that_there_are(tmp_path):
+    scenario = tmp_path / "mine.yaml"
+    scenario.write_text("like: digits\nauthors: {training.most_epochs: 9}\n")
+    assert compose(str(scenario), "fedavg").authors == {"training.max_epochs": 9}
+
+
+def test_what_is_no_mapping_is_refused_where_one_is_asked_for():
+    with pytest.raises(ConfigError, match=r"data\.options=5: give a mapping"):
+        compose("digits", "fedavg", ["data.options=5"])
