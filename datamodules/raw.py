@@ -48,6 +48,8 @@ def raw(
     labels = {} if parts["train"].labels is None else {split: part.labels or () for split, part in parts.items()}
     for split, part in parts.items():
         _refuse_missing(part, split, where, bool(labels))
+        if labels and len(labels[split]) != len(part.images):
+            raise DataError(f"{where}: {len(labels[split])} labels of {len(part.images)} images of {split}")
     known = sorted(set(labels.get("train", ())), key=lambda label: (isinstance(label, str), label))
     positions: dict[Any, int] = {label: k for k, label in enumerate(known)}
     if classes is not None:

@@ -52,7 +52,7 @@ class Probe:
 
     def __post_init__(self) -> None:
         for name in ("optimizer", "schedule"):
-            if (value := getattr(self, name)) not in (choices := get_args(self.__annotations__[name])):
+            if (value := getattr(self, name)) not in (choices := get_args(type(self).__annotations__[name])):
                 raise EvalError(f"unknown {name} '{value}' for a linear probe: give one of {', '.join(choices)}")
         if self.nesterov and (self.optimizer != "sgd" or self.momentum <= 0):
             raise EvalError(f"{self}: Nesterov momentum is SGD's: give optimizer sgd and a momentum above 0")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean
 from typing import Any
 
@@ -13,8 +14,9 @@ COMPARISONS: dict[str, Any] = load_yaml("comparisons.yaml")
 """What the pages compare: figures over rounds, scenarios whose ranks are averaged, rows that build on other rows."""
 
 
+@cache
 def methods() -> dict[str, dict[str, list[str]]]:
-    """Method -> `over`, the rows that it builds on, and `paper`, keys of papers.bib; `make pages` writes the file."""
+    """Method -> `over`, the rows that it builds on, and `paper`, keys of papers.bib; `make pages` writes it. Not to be changed."""
     content: dict[str, dict[str, list[str]]] = load_yaml("methods.json")
     return content
 

@@ -17,7 +17,7 @@ from datamodules.ops import luma
 from datamodules.recipe import Recipe
 from datamodules.sources import Source
 from datamodules.views import augment, plain
-from eval.features import Features, extract, recalibrate
+from eval.features import Features, extract, ignore, recalibrate
 from eval.inputs import Crop, EncoderInputs, Subject
 from eval.protocol import PROTOCOLS, evaluate, find
 from methods.base import FederatedMethod, Tree
@@ -25,10 +25,6 @@ from methods.core.recalibration import has_batch_norm
 
 VIEWS = 10_000
 """Largest number of training images whose two views are compared for alignment."""
-
-
-def ignore(_: Any) -> None:
-    """What is told to nobody."""
 
 
 class Evaluator:

@@ -125,7 +125,7 @@ def observe_step(loop: FederatedLoop, data: FederatedDataModule, images: int) ->
         start, visit = executor.start, result.visit
         if start is not None and (start.phase, start.client) == (visit.phase, visit.client.id):
             weights = loop.method.local_weights(result.message, loop.server)
-            if weights is not None:
+            if weights is not None and not replies:  # the first alone is read
                 replies.append((trees.clone(weights), visit.steps))
 
     with loop.scratch_copy([Watch(see)]) as scratch:

@@ -27,7 +27,7 @@ def read_earlier_names(cls: Any) -> None:
         return next((index for index, owner in enumerate(cls.__mro__) if name in vars(owner)), len(cls.__mro__))
 
     for old, new in EARLIER_NAMES.items():
-        if depth(old) < depth(new):
+        if depth(old) < depth(new) and getattr(cls, old) != getattr(cls, new):
             log.warning("%s.%s is %s now", cls.__name__, old, new)
             setattr(cls, new, getattr(cls, old))
         elif depth(new) < depth(old):

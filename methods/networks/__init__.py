@@ -1,17 +1,8 @@
 """Encoders and heads as plain constructors; an encoder maps images `[B, C, H, W]` to features `[B, encoder.dim]`."""
 
-from collections.abc import Callable
-from inspect import isfunction
-
 from methods.core.modules import Encoder, Frozen, batch_statistics, mlp
 from methods.networks.convolutional import convnet, normalisation
 from methods.networks.fixup import fixup_resnet20
 from methods.networks.libraries import convnext_tiny, mobilenet_v3, timm, torchvision
 from methods.networks.resnets import resnet18, resnet34, resnet50
 from methods.networks.transformers import vit, vit_small, vit_tiny
-
-
-def constructors() -> list[Callable[..., Encoder]]:
-    """The constructors of encoders of this package, by which `encoder.class` names them."""
-    functions = [value for value in globals().values() if isfunction(value)]
-    return [function for function in functions if function.__annotations__.get("return") is Encoder]

@@ -20,12 +20,12 @@ def pack(dataset: Path, into: Path, limit: int = LIMIT) -> list[Path]:
     left = [[file] for file in sorted(dataset.rglob("*")) if file.is_file()]
     if not left:
         raise ConfigError(f"{dataset}: no such folder of images: give data.root=FOLDER and data.name=NAME")
+    if large := next((file for (file,) in left if not _fill([[file]], limit)[0]), None):
+        raise ConfigError(f"{large} has more than {limit / 1e6:g} MB")
     into.mkdir(parents=True, exist_ok=True)
     packed = list[Path]()
     while left:
         chosen, left = _fill(left, limit)
-        if not chosen:
-            raise ConfigError(f"{left[0][0]} has more than {limit / 1e6:g} MB")
         packed.append(into / f"{dataset.name}-{len(packed) + 1}.zip")
         _write(packed[-1], chosen, dataset.parent)
     return packed

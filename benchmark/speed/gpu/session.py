@@ -188,7 +188,7 @@ def _note_machine(folder: Path, setting: Setting) -> None:
     """Writes down where this is measured; ConfigError where the folder's results are of another machine or size."""
     here = {"hardware": hardware(setting.device), "tiny": setting.tiny, "versions": report.versions()}
     file = folder / page.MACHINE
-    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else here
+    before = {**here, **(json.loads(file.read_text(encoding="utf-8")) if file.exists() else {})}
     for key, what in (
         ("hardware", f"{before['hardware']}, and this is {here['hardware']}"),
         ("tiny", f"{'tiny' if before['tiny'] else 'full'} sizes, and these are {'tiny' if setting.tiny else 'full'}"),

@@ -32,7 +32,7 @@ def test_list_names_everything_or_one_group(call):
     words = listed(call, "encoders")  # all constructors of one
     named = {word.removeprefix("methods.networks.") for word in words if word.startswith("methods.networks.")}
     assert {"resnet18", "vit_tiny", "vit_small", "mobilenet_v3", "convnext_tiny", "timm", "torchvision"} <= named
-    assert not named & {"mlp", "normalisation", "constructors", "timm_model"}
+    assert not named & {"mlp", "normalisation", "timm_model"}
 
 
 def test_the_help_names_groups_and_keys_that_there_are(call):
