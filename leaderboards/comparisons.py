@@ -16,7 +16,7 @@ COMPARISONS: dict[str, Any] = load_yaml("comparisons.yaml")
 
 @cache
 def methods() -> dict[str, dict[str, list[str]]]:
-    """Method -> `over`, the rows that it builds on, and `paper`, keys of papers.bib; `make pages` writes it. Not to be changed."""
+    """Method -> `over`, the rows that it builds on, and `paper`, keys of papers.bib. `make pages` writes it."""
     content: dict[str, dict[str, list[str]]] = load_yaml("methods.json")
     return content
 
