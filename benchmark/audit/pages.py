@@ -71,7 +71,8 @@ def write(display: Display) -> None:
 
 
 def _unmeasured() -> list[str]:
-    return [row for row in rows_of(golden.SUITE) if row not in golden.read()]
+    known = golden.read()
+    return [row for row in rows_of(golden.SUITE) if row not in known]
 
 
 def _sheet() -> tuple[privacy.Method, ...]:

@@ -4,7 +4,6 @@ import ast
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args
 
 from rich.console import Console
@@ -273,7 +272,8 @@ def _listed(title: str) -> list[tuple[str, str]]:
         return list(_encoders())
     from methods import server
 
-    return [_described(server, optimizer) for optimizer in get_args(server.ServerOptimizer)]
+    made = get_args(server.ServerOptimizer)
+    return [(f"methods.server.{each.__name__}", (each.__doc__ or "").partition("\n")[0]) for each in made]
 
 
 def _encoders() -> Iterator[tuple[str, str]]:
@@ -289,11 +289,6 @@ def _encoders() -> Iterator[tuple[str, str]]:
             for each in (known[alias.name] for alias in statement.names if alias.name in known):
                 if each.returns and ast.unparse(each.returns) == "Encoder":
                     yield f"methods.networks.{each.name}", (ast.get_docstring(each) or "").partition("\n")[0]
-
-
-def _described(module: ModuleType, described: Any) -> tuple[str, str]:
-    """The import path of a function or class, and its summary."""
-    return f"{module.__name__}.{described.__name__}", (described.__doc__ or "").partition("\n")[0]
 
 
 def show(results: list[dict[str, Any]], console: Console) -> None:

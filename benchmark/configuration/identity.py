@@ -21,8 +21,8 @@ RUNTIME = tuple(name for name, key in KEYS.items() if key.part == EXECUTION)
 """Keys of where and how a run is executed: they are not part of its identity."""
 EARLIER_NAMES = {key.name: name for name, key in RENAMED.items()}
 """Key -> the name that it has in the hash, so that records and run folders keep theirs."""
-OUTSIDE = frozenset(name for name, key in KEYS.items() if key.part in (EXECUTION, EVALUATION, IMAGES, NAME))
-"""Keys that are not part of it: these, how a run is scored, its names, and what its images' hash shows."""
+OUTSIDE = (EXECUTION, EVALUATION, IMAGES, NAME)
+"""What is not part of it: where a run is executed, how it is scored, its names, and what its images' hash shows."""
 
 
 def identity(config: DictConfig | dict[str, Any]) -> str:
@@ -52,7 +52,7 @@ def settings(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
 
     def counts(key: str, value: Any) -> bool:
         known = KEYS.get(key)
-        if key in OUTSIDE or key.startswith("authors.") or f"{key}_sha256" in flat:  # a file is its content
+        if part_of(key) in OUTSIDE or f"{key}_sha256" in flat:  # a file is its content
             return False
         return known is None or known.older is MISSING or value not in (known.older, known.default)
 

@@ -69,7 +69,7 @@ class SecureAggregation(Stage):
             MethodError: a number or a weight is larger than was agreed on, or whole numbers are sent.
         """
         hows = {entry: how for entry, how in exchange.reductions.items() if is_masked(exchange.phase, how)}
-        refuse_partial("secure_aggregation", [*hows], reply)
+        refuse_partial(KEY, [*hows], reply)
         cohort = self.cohort(exchange.phase, exchange.round, exchange.reached)
         masked = {entry: cohort.masked(reply.visit, entry, reply.message[entry], how) for entry, how in hows.items()}
         nbytes = {entry: sum(4 * leaf.numel() for _, leaf in trees.leaves(tree)) for entry, tree in masked.items()}
@@ -98,9 +98,7 @@ class MaskedCohort:
         if isinstance(how, Mean):
             weight = visit.weight(str(how.by)) / self.sums.weights[str(how.by)]
             if weight > 1:
-                raise MethodError(
-                    f"privacy.secure_aggregation: {visit.client} weighs more in {entry!r} than was agreed on"
-                )
+                raise MethodError(f"{KEY}: {visit.client} weighs more in {entry!r} than was agreed on")
         refuse_whole_numbers(entry, tree, KEY)
         for path, leaf in trees.leaves(tree):
             size = weight * float(leaf.abs().max()) if leaf.numel() else 0.0

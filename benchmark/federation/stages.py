@@ -73,6 +73,6 @@ def refuse_partial(key: str, entries: Sequence[str], reply: Reply) -> None:
     """MethodError where a client does not send what all are counted for: noise and masks are for all that reply."""
     if missing := [entry for entry in entries if entry not in reply.message]:
         raise MethodError(
-            f"privacy.{key}: {reply.visit.client} sends no {', '.join(missing)} in phase {reply.visit.phase.name!r}, "
+            f"{key}: {reply.visit.client} sends no {', '.join(missing)} in phase {reply.visit.phase.name!r}, "
             "which all clients that reply have to send: leave it out"
         )

@@ -92,7 +92,7 @@ class UpdatePrivacy(Stage):
         """
         visit, message = reply.visit, reply.message
         covered = combined_entries(visit.phase)
-        refuse_partial("mechanism", covered, reply)
+        refuse_partial("privacy.mechanism", covered, reply)
         entries = [entry for entry in covered if any(trees.leaves(message.get(entry, {})))]
         for entry in entries:
             refuse_whole_numbers(entry, message[entry], "privacy.mechanism")
