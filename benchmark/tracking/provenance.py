@@ -4,6 +4,7 @@ import datetime
 import hashlib
 import inspect
 import linecache
+import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -113,9 +114,10 @@ def images_hash(images: np.ndarray, held: np.ndarray) -> str:
 
 @cache
 def commit() -> str | None:
-    """The checkout's commit, with a `+` where code was changed or added since; None outside a checkout.
+    """The checkout's commit, with a `+` where code was changed or added since.
 
-    The first call of a process counts: the checkout may have changed by the time a run ends.
+    Outside a checkout it is the environment's FULCRUM_COMMIT, or None. The first call of a process counts: the checkout
+    may have changed by the time a run ends.
     """
 
     def git(*words: str) -> str | None:
@@ -126,7 +128,8 @@ def commit() -> str | None:
         return done.stdout.strip() if done.returncode == 0 else None
 
     if git("rev-parse", "--show-toplevel") != str(ROOT):
-        return None  # an installed copy, perhaps inside somebody else's repository
+        # an installed copy, perhaps inside somebody else's repository, or one that was carried without its history
+        return os.environ.get("FULCRUM_COMMIT")
     head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *PACKAGES)
     return head and head + ("" if changes == "" else "+")
 

@@ -61,12 +61,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Part:
-    """Cells of one subject. share: of the time. first: seconds that its first cell is expected to take."""
+    """Cells of one subject.
+
+    share: of the time. first: seconds that its first cell is expected to take. timed: nothing may run beside a cell.
+    """
 
     name: str
     share: float
     cells: Callable[[Setting], Iterable[Cell]]
     first: float = 20.0
+    timed: bool = True
 
 
 class Results:

@@ -1,8 +1,9 @@
-"""Whether a GPU computes what it should: the authors' numbers, and the contract of three methods."""
+"""Whether a GPU computes what it should: the authors' numbers, the contract of three methods, and every method."""
 
 import contextlib
+import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -10,13 +11,12 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmark.configuration.compose import compose
+from benchmark.configuration.suites import suite
 from benchmark.errors import OutOfTimeError, count
 from benchmark.execution.parallel import ParallelExecutor
 from benchmark.experiment.experiment import Experiment
 from benchmark.federation.callbacks import Callback
 from benchmark.federation.loop import FederatedLoop
-from benchmark.parity.case import Case
 from benchmark.parity.codes import case
 from benchmark.parity.compare import compare, needed
 from benchmark.parity.files import read
@@ -27,12 +27,15 @@ from benchmark.tracking.progress import Display
 from methods import trees
 from methods.trees import Tree
 
+SUITE = "digits"
 METHODS = ("fedavg", "fedema", "scaffold")
 ROUNDS = ("evaluation.every=0", "evaluation.protocols=[]", "federation.rounds=2")
 TINY = ("federation.participation=0.2", "training.steps=2", "training.batch_size=8")
 FLOAT64 = ("training.precision=64-true",)
 """In it rounding, which training amplifies, stays far below any mistake."""
-ALLOWED = {"repeated": 0.0, "resumed": 0.0, "side by side": 1e-6, "on the CPU": 1e-6}
+LANES = ("executor=parallel", "lanes=4")
+FLOAT32 = "side by side in float32"
+ALLOWED = {"repeated": 0.0, "resumed": 0.0, "side by side": 1e-6, "on the CPU": 1e-6, FLOAT32: math.inf}
 """Largest relative differences: the same bits with deterministic=true, the same numbers in float64."""
 
 
@@ -44,18 +47,19 @@ def parity(setting: Setting) -> Iterator[Cell]:
     files = [read(file) for file in sorted(Path("tests", "parity").glob("*.json"))]
     files.sort(key=lambda file: file.steps)
     for file in [file for file in files if file.steps][:1] if setting.tiny else files:
-        yield Cell(file.path.stem, partial(_parity, case(file), setting))
+        yield Cell(file.path.stem, partial(_parity, file.path, setting))
 
 
-def _parity(case: Case, setting: Setting) -> dict[str, Any]:
+def _parity(path: Path, setting: Setting) -> dict[str, Any]:
     """Whether the file's numbers are met, and the largest differences by precision.
 
     They are judged in float64 where the file has it: the limits of float32 were measured on CPUs.
     """
-    ours = {precision: replay(case, precision, setting.accelerator) for precision in needed(case.file)}
-    compared = compare(case, ours)
+    of = case(read(path))
+    ours = {precision: replay(of, precision, setting.accelerator) for precision in needed(of.file)}
+    compared = compare(of, ours)
     judged = [each for each in compared if each.precision == "64-true"] or compared
-    found = result(case, compared)
+    found = result(of, compared)
     return {"met": not any(each.beyond for each in judged), "steps": found.steps} | {
         name: asdict(precision) for name, precision in found.precisions.items()
     }
@@ -68,19 +72,43 @@ def contract(setting: Setting) -> Iterator[Cell]:
 
 
 def _contract(method: str, setting: Setting) -> dict[str, Any]:
-    """Largest relative differences of the server's state, and whether they are allowed."""
+    """Largest relative differences of the state, and whether they are allowed."""
     with tempfile.TemporaryDirectory() as name:
-        run = partial(_trained, Path(name), method, setting)
+        run = partial(_recorded, Path(name), method, setting)
         expected = run("whole", "deterministic=true")
         differences = {
             "repeated": _difference(run("repeated", "deterministic=true"), expected),
             "resumed": _difference(run("resumed", "deterministic=true", killed=True), expected),
         }
         expected = run("float64", "executor=sequential", *FLOAT64)
-        differences["side by side"] = _difference(run("lanes", "executor=parallel", "lanes=4", *FLOAT64), expected)
+        differences["side by side"] = _difference(run("lanes", *LANES, *FLOAT64), expected)
         differences["on the CPU"] = _difference(run("cpu", *FLOAT64, accelerator="cpu"), expected)
-    met = all(difference <= ALLOWED[what] for what, difference in differences.items())
-    return {"met": met, "differences": differences}
+    return {"met": _allowed(differences), "differences": differences}
+
+
+def methods(setting: Setting) -> Iterator[Cell]:
+    """A cell for each row of a suite, those under `more` included: every method, objective and variant; tiny: three."""
+    rows = suite(SUITE, {"methods": "all", "seeds": [0]}, [])
+    for config in rows[:3] if setting.tiny else rows:
+        yield Cell(config.row, partial(_row, config.row, bool(config.federation.encoders), setting))
+
+
+def _row(row: str, mixed: bool, setting: Setting) -> dict[str, Any]:
+    """Largest relative differences of the state after a few steps, and why steps were not recorded.
+
+    mixed: clients have several architectures, and are visited one by one in any case.
+    """
+    small = Setting(setting.accelerator, tiny=True)
+    one_by_one, lanes = ((), ()) if mixed else (("executor=sequential",), LANES)
+    with tempfile.TemporaryDirectory() as name:
+        run = partial(_trained, Path(name), row, small)
+        expected, _ = run("one by one", *one_by_one, *FLOAT64)
+        found, unrecorded = run("lanes", *lanes, *FLOAT64)
+        cpu, _ = run("cpu", *FLOAT64, accelerator="cpu")
+        differences = {"side by side": _difference(found, expected), "on the CPU": _difference(cpu, expected)}
+        expected, _ = run("float32", *one_by_one)
+        differences[FLOAT32] = _difference(run("lanes in float32", *lanes)[0], expected)
+    return {"met": _allowed(differences), "differences": differences, "unrecorded": unrecorded}
 
 
 class Kill(Callback):
@@ -92,11 +120,12 @@ class Kill(Callback):
 
 
 def _trained(
-    folder: Path, method: str, setting: Setting, name: str, *words: str, killed: bool = False, accelerator: str = ""
-) -> Tree:
-    """The server's state after two rounds, on the CPU."""
+    folder: Path, row: str, setting: Setting, name: str, *words: str, killed: bool = False, accelerator: str = ""
+) -> tuple[Tree, str | None]:
+    """The server's and the clients' state after two rounds, on the CPU, and why steps were not recorded."""
     common = (f"output={folder / name}", "logger=csv", "devices=1", *ROUNDS, *(TINY if setting.tiny else ()))
-    config = compose("digits", method, [*common, f"accelerator={accelerator or setting.accelerator}", *words])
+    words = (*common, f"accelerator={accelerator or setting.accelerator}", *words)
+    (config,) = suite(SUITE, {"methods": row, "seeds": [0]}, list(words))
 
     def build() -> FederatedLoop:
         return Experiment(config, Display(Console(quiet=True))).build().loop
@@ -110,16 +139,32 @@ def _trained(
             raise RuntimeError(f"the run was killed after {count(loop.round, 'round')}, and not after its first")
     loop = build()
     loop.fit()
-    refuse_unrecorded(loop, setting)
-    return trees.move(loop.server, "cpu")
+    clients = {str(client): loop.client_state[client] for client in loop.client_state}
+    return trees.move({"server": loop.server, "clients": clients}, "cpu"), unrecorded_reason(loop, setting)
 
 
-def refuse_unrecorded(loop: FederatedLoop, setting: Setting) -> None:
-    """RuntimeError where steps that were to be recorded on a GPU were not: they ran one by one."""
+def _recorded(folder: Path, row: str, setting: Setting, name: str, *words: str, **more: Any) -> Tree:
+    """The state that `_trained` ends in; RuntimeError where steps were not recorded."""
+    state, reason = _trained(folder, row, setting, name, *words, **more)
+    refuse_unrecorded(reason)
+    return state
+
+
+def unrecorded_reason(loop: FederatedLoop, setting: Setting) -> str | None:
+    """Why steps that were to be recorded on a GPU ran one by one; None where none did."""
     if setting.accelerator == "cuda" and isinstance(loop.executor, ParallelExecutor):
-        reason = loop.executor.unrecorded_reason()
-        if reason is not None:
-            raise RuntimeError(f"steps were not recorded: {reason}")
+        return loop.executor.unrecorded_reason()
+    return None
+
+
+def refuse_unrecorded(reason: str | None) -> None:
+    """RuntimeError where there is a reason."""
+    if reason is not None:
+        raise RuntimeError(f"steps were not recorded: {reason}")
+
+
+def _allowed(differences: Mapping[str, float]) -> bool:
+    return all(difference <= ALLOWED[what] for what, difference in differences.items())
 
 
 def _difference(tree: Tree, expected: Tree) -> float:

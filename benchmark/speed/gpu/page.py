@@ -44,13 +44,16 @@ def tables(folder: Path) -> dict[str, str]:
                 for name, n in done["parity"].items()
             ),
         ),
-        "contract": table(
-            ("largest relative difference", *ALLOWED, ""),
-            (
-                (name, *(_difference(n["differences"][each]) for each in ALLOWED), _met(n))
-                for name, n in done["contract"].items()
-            ),
-        ),
+        **{
+            part: table(
+                ("largest relative difference", *ALLOWED, ""),
+                (
+                    (name, *(_difference(n["differences"].get(each)) for each in ALLOWED), _met(n))
+                    for name, n in done[part].items()
+                ),
+            )
+            for part in ("contract", "methods")
+        },
         "ladder": _ladder(done["ladder"]),
         "views": table(
             ("", "views a second"), ((name, format_number(n["views_per_second"])) for name, n in done["views"].items())
@@ -98,7 +101,7 @@ def _estimates(cells: Numbers) -> str:
 
 def _ladder(cells: Numbers) -> str:
     """Images a second by network, batch and precision, in the order of the points, and the best way's gain."""
-    ways = (BARE, EAGER, *map(recorded, LANES), COMPILED)
+    ways = (BARE, EAGER, *map(recorded, sorted(LANES)), COMPILED)
     places: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, numbers in cells.items():
         network, batch, precision, way = name.split(", ", 3)
@@ -149,4 +152,5 @@ def _difference(value: float | None) -> str:
 
 
 def _met(numbers: Mapping[str, Any]) -> str:
-    return "met" if numbers["met"] else "**not met**"
+    unrecorded = f"; not recorded: {reason}" if (reason := numbers.get("unrecorded")) else ""
+    return ("met" if numbers["met"] else "**not met**") + unrecorded

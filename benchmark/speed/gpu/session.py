@@ -1,10 +1,11 @@
 """`python -m benchmark.speed gpu [minutes=25]`: all that a half hour on a GPU can tell, in order of importance.
 
-Parts: the authors' numbers, the contract of three methods, throughput, views, probes; then runs of a campaign until the
-time is up. Each measurement is saved at once, and the same command goes on where a kill or the end of the time stopped
-it. Without a GPU all sizes are tiny: a rehearsal.
+Parts: the authors' numbers, the contract of three methods, every method, throughput, views, probes; then runs of a
+campaign until the time is up. Each measurement is saved at once, and the same command goes on where a kill or the end
+of the time stopped it. Without a GPU all sizes are tiny: a rehearsal.
 
   minutes=25  output=gpu  accelerator=auto|cuda|cpu  parts=ladder,views  tiny=true
+  jobs=8 (processes for what is not timed)
   campaign=NAME (ssd-main; none)  data.root=data
   pack=FOLDER data.root=data data.name=cifar10   only pack a data set into archives of less than 60 MB
 """
@@ -16,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -23,18 +25,18 @@ from rich.console import Console
 from benchmark.campaign.budget import Budget
 from benchmark.disk import write_json
 from benchmark.distributed.launch import end_with_parent
-from benchmark.errors import EX_TEMPFAIL, ConfigError, UserError, count, exit_code, first_line, message
-from benchmark.experiment.factory import set_numerics
+from benchmark.errors import EX_TEMPFAIL, ConfigError, UserError, count, exit_code, message
 from benchmark.runtime import program
 from benchmark.speed import report
 from benchmark.speed.gpu import archive, page
 from benchmark.speed.gpu.cells import Cell, Part, Results, Setting
 from benchmark.speed.gpu.parts import PARTS
+from benchmark.speed.gpu.workers import Workers, device_error, measured, most_jobs
 from benchmark.tracking.provenance import hardware
 
 OPTIONS = {
-    "minutes": "25", "output": "gpu", "accelerator": "auto", "parts": "", "tiny": "", "campaign": "", "pack": "",
-    "data.root": "data", "data.name": "cifar10",
+    "minutes": "25", "output": "gpu", "accelerator": "auto", "parts": "", "tiny": "", "jobs": "", "campaign": "",
+    "pack": "", "data.root": "data", "data.name": "cifar10",
 }  # fmt: skip
 """Word of the command -> its default; empty: by the machine."""
 CLOSING = 5.0
@@ -80,7 +82,8 @@ def run(options: Mapping[str, str], started: float, console: Console) -> int:
     wanted = options["parts"].split(",") if options["parts"] else [*(part.name for part in PARTS), "campaign"]
     campaign = (options["campaign"] or ("none" if tiny else "ssd-main")) if "campaign" in wanted else "none"
     parts = [part for part in PARTS if part.name in wanted]
-    half_hour = HalfHour(setting, folder, budget, console)
+    jobs = int(options["jobs"] or most_jobs(setting))
+    half_hour = HalfHour(setting, folder, budget, console, jobs)
     code = 0
     try:
         half_hour.measure(parts, kept=0.0 if campaign == "none" else 1 - sum(part.share for part in PARTS))
@@ -88,6 +91,7 @@ def run(options: Mapping[str, str], started: float, console: Console) -> int:
             code = _run_campaign(campaign, Path(options["data.root"]), folder, setting, budget, console)
         half_hour.measure(parts)  # what the campaign had no use for
     finally:
+        half_hour.workers.close()
         _bring_back(folder, console)
     for line in half_hour.rest(parts):
         console.print(line, highlight=False)
@@ -95,10 +99,14 @@ def run(options: Mapping[str, str], started: float, console: Console) -> int:
 
 
 class HalfHour:
-    """The measurements of one command. folder: of the parts' files. console: for progress."""
+    """The measurements of one command.
 
-    def __init__(self, setting: Setting, folder: Path, budget: Budget, console: Console) -> None:
+    folder: of the parts' files. console: for progress. jobs: processes that measure what is not timed.
+    """
+
+    def __init__(self, setting: Setting, folder: Path, budget: Budget, console: Console, jobs: int = 1) -> None:
         self.setting, self.folder, self.budget, self.console = setting, folder, budget, console
+        self.workers = Workers(jobs)
         self.tried: set[tuple[str, str]] = set()
 
     def measure(self, parts: Sequence[Part], kept: float = 0.0) -> None:
@@ -107,6 +115,8 @@ class HalfHour:
         A part has the time until the shares begin that later parts still need.
         """
         for index, part in enumerate(parts):
+            if part.timed:
+                self.workers.close()
             self._measure(part, kept + sum(other.share for other in parts[index + 1 :] if self._left(other)))
 
     def rest(self, parts: Sequence[Part]) -> list[str]:
@@ -131,34 +141,30 @@ class HalfHour:
         """Cells of a part, each once a command, until the next one is expected to end in the share that is kept."""
         results = Results(self.folder, part.name)
         first = 0.1 * part.first if self.setting.tiny else part.first
-        for cell in self._left(part):
-            if (part.name, cell.name) in self.tried:
-                continue
-            if results.longest(first) > self.budget.left(kept):
-                return
-            self.tried.add((part.name, cell.name))
-            results.save(cell.name, {"error": "it was begun, and the process ended"}, 0.0)
-            set_numerics(tf32=False, deterministic=False)  # an earlier cell's run may have set others
-            begun = self.budget.clock()
-            try:
-                numbers = cell.measure()
-            except Exception as error:  # the half hour goes on
-                numbers = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
-            took = self.budget.clock() - begun
-            results.save(cell.name, numbers, took)
-            shown = {key: value for key, value in numbers.items() if value is not None and not isinstance(value, dict)}
-            words = ", ".join(f"{key} {x:.4g}" if isinstance(x, float) else f"{key} {x}" for key, x in shown.items())
-            self.console.print(f"{part.name}: {cell.name}: {words} ({took:.1f} s)", markup=False)
-            self._refuse_broken_device()
+        cells = [cell for cell in self._left(part) if (part.name, cell.name) not in self.tried]
 
-    def _refuse_broken_device(self) -> None:
-        """BrokenDeviceError where a failed kernel has made the GPU useless for this process."""
-        try:
-            float(torch.zeros((), device=self.setting.device) + 1)
-        except RuntimeError as error:
-            raise BrokenDeviceError(
-                f"the GPU refuses all work after an error ({first_line(error)}): the same command goes on"
-            ) from error
+        def may_begin() -> bool:
+            return results.longest(first) <= self.budget.left(kept)
+
+        if self.workers.jobs > 1 and not part.timed:
+            for cell, numbers, took in self.workers.measure(cells, self.setting, may_begin):
+                self._save(part, results, cell, numbers, took)
+            return
+        for cell in cells:
+            if not may_begin():
+                return
+            results.save(cell.name, {"error": "it was begun, and the process ended"}, 0.0)
+            self._save(part, results, cell, *measured(cell, self.budget.clock))
+            if error := device_error(self.setting):
+                raise BrokenDeviceError(f"the GPU refuses all work after an error ({error}): the same command goes on")
+
+    def _save(self, part: Part, results: Results, cell: Cell, numbers: dict[str, Any], took: float) -> None:
+        """Saves what a cell gave, and prints a line."""
+        self.tried.add((part.name, cell.name))
+        results.save(cell.name, numbers, took)
+        shown = {key: value for key, value in numbers.items() if value is not None and not isinstance(value, dict)}
+        words = ", ".join(f"{key} {x:.4g}" if isinstance(x, float) else f"{key} {x}" for key, x in shown.items())
+        self.console.print(f"{part.name}: {cell.name}: {words} ({took:.1f} s)", markup=False)
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
@@ -177,6 +183,7 @@ def _options(words: Sequence[str]) -> dict[str, str]:
         ("minutes", 0 < minutes < float("inf"), "give a number above 0"),
         ("accelerator", options["accelerator"] in ("auto", "cuda", "cpu"), "choose of auto, cuda, cpu"),
         ("tiny", options["tiny"] in ("", "true", "false"), "give true or false"),
+        ("jobs", not options["jobs"] or options["jobs"].isdecimal(), "give a number of processes"),
         ("parts", not unknown, f"there is no {', '.join(map(repr, unknown))}; choose of {', '.join(names)}"),
     ):
         if not allowed:

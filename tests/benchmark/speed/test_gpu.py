@@ -49,7 +49,7 @@ def command(tmp_path, monkeypatch):
 @pytest.mark.parametrize("accelerator", ["cpu", pytest.param("cuda", marks=pytest.mark.long)])
 def test_every_part_is_rehearsed(command, tmp_path, monkeypatch, accelerator):
     monkeypatch.chdir(DOCS.parent)  # whose page is the template
-    words = (f"accelerator={accelerator}", "tiny=true", "parts=contract,ladder,views,evaluation")
+    words = (f"accelerator={accelerator}", "tiny=true", "parts=contract,methods,ladder,views,evaluation")
     with SimulatedGPU(streams=False) if accelerator == "cuda" else contextlib.nullcontext() as gpu:
         code, printed = command(*words)
     assert gpu is None or gpu.replays > gpu.captures > 0
@@ -85,14 +85,17 @@ def test_authors_numbers_are_compared(command, tmp_path, monkeypatch, accelerato
 def test_a_contract_that_is_broken_is_not_met(monkeypatch):
     original = checks._trained
 
-    def resumed_otherwise(folder, method, setting, name, *words, **more):
-        tree = original(folder, method, setting, name, *words, **more)
-        return trees.map(lambda leaf: leaf * 1.01, tree) if name == "resumed" else tree
+    def otherwise(folder, row, setting, name, *words, **more):
+        tree, reason = original(folder, row, setting, name, *words, **more)
+        return (trees.map(lambda leaf: leaf * 1.01, tree) if name in ("resumed", "cpu") else tree), reason
 
-    monkeypatch.setattr(checks, "_trained", resumed_otherwise)
-    numbers = checks._contract("fedavg", TINY)
-    assert (numbers["met"], numbers["differences"]["repeated"]) == (False, 0)
-    assert numbers["differences"]["resumed"] == pytest.approx(0.01, rel=0.1)
+    monkeypatch.setattr(checks, "_trained", otherwise)
+    for numbers, same, other in (
+        (checks._contract("fedavg", TINY), "repeated", "resumed"),
+        (checks._row("local", False, TINY), "side by side", "on the CPU"),  # whose state is its clients'
+    ):
+        assert (numbers["met"], numbers["differences"][same]) == (False, 0)
+        assert numbers["differences"][other] == pytest.approx(0.01, rel=0.1)
 
 
 @pytest.mark.long
@@ -124,9 +127,9 @@ class Clock:
         return self.now
 
 
-def half_hour(folder, clock=time.monotonic, minutes=1e6, started=0.0):
+def half_hour(folder, clock=time.monotonic, minutes=1e6, started=0.0, jobs=1):
     console = Console(file=io.StringIO(), width=200)
-    return session.HalfHour(TINY, folder, Budget(started, 60 * minutes, clock=clock), console)
+    return session.HalfHour(TINY, folder, Budget(started, 60 * minutes, clock=clock), console, jobs)
 
 
 def part(name, share, clock, durations):
@@ -169,6 +172,44 @@ def refusing(error):
         raise error
 
     return refuse
+
+
+def value(x):
+    return {"value": x}
+
+
+def fail():
+    raise RuntimeError("a cell that fails")
+
+
+class TestWorkers:
+    def test_cells_that_are_not_timed_are_measured_by_several_processes(self, tmp_path):
+        cells = [*(Cell(f"{k}", partial(value, k)) for k in range(5)), Cell("bad", fail)]
+        half = half_hour(tmp_path, jobs=2)
+        half.measure([Part("a", 1, lambda _: cells, timed=False)])
+        half.workers.close()
+        found = Results(tmp_path, "a").cells
+        assert {name: numbers.get("value") for name, numbers in found.items()} == {
+            **{str(k): k for k in range(5)},
+            "bad": None,
+        }
+        assert found["bad"]["error"] == "RuntimeError: a cell that fails"
+        assert half.rest([Part("a", 1, lambda _: cells)]) == ["a: 1 cell left; the same command goes on"]
+
+    def test_a_process_that_ends_costs_its_pool_and_the_others_go_on(self, tmp_path):
+        cells = [Cell("end", partial(os._exit, 1)), *(Cell(f"{k}", partial(value, k)) for k in range(4))]
+        half = half_hour(tmp_path, jobs=2)
+        half.measure([Part("a", 1, lambda _: cells, timed=False)])
+        half.workers.close()
+        found = Results(tmp_path, "a").cells
+        assert set(found) == {cell.name for cell in cells}
+        assert found["end"]["error"] == "its process ended, or one beside it"
+        assert [found[name]["value"] for name in "23"] == [2, 3]
+
+    def test_none_begins_when_the_time_is_up(self, tmp_path):
+        half = half_hour(tmp_path, Clock(), minutes=1, jobs=2)
+        half.measure([Part("a", 1, lambda _: [Cell("a", fail)], first=1000, timed=False)])
+        assert not Results(tmp_path, "a").cells
 
 
 class TestFailures:
@@ -248,6 +289,7 @@ class TestFailures:
             "minutes=soon": "minutes=soon: give",
             "parts=ladders": "there is no 'ladders'; choose of parity",
             "tiny=yes": "tiny=yes: give true or false",
+            "jobs=two": "jobs=two: give a number of processes",
             "accelerator=tpu": "choose of auto, cuda, cpu",
             "minute=3": "unknown 'minute'",
             "pack=x": "data/cifar10: no such folder of images",
@@ -323,5 +365,5 @@ def test_the_committed_page_is_rendered_from_what_was_measured_and_a_point_of_th
     assert len(names) == len(set(names)) == 2 * 3 * 3 * 7
     table = page._ladder({name: {"images_per_second": k + 1.0, "memory_mib": 7} for k, name in enumerate(names)})
     _, _, first, *rest = table.splitlines()
-    assert first.startswith("| resnet18, 64, bf16-mixed | 1.00 | 2.00 | 3.00 | 4.00 | 5.00 | 6.00 | ")
+    assert first.startswith("| resnet18, 64, bf16-mixed | 1.00 | 2.00 | 3.00 | 73.0 | 4.00 | 74.0 | ")
     assert len(rest) == 17

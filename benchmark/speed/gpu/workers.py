@@ -1,0 +1,93 @@
+"""Cells that are not timed, measured side by side by processes of their own: a GPU machine has cores for them."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import torch
+
+from benchmark.errors import first_line
+from benchmark.experiment.factory import set_numerics
+from benchmark.speed.gpu.cells import Cell, Setting
+
+MOST = 8
+"""Processes; each has a CUDA context of its own, of half a GiB."""
+
+Measured = tuple[Cell, dict[str, Any], float]
+"""A cell, what it gave or its `error`, and the seconds it took."""
+
+
+def most_jobs(setting: Setting) -> int:
+    """As many as there are pairs of cores, on a GPU; a rehearsal on a CPU has one process."""
+    return 1 if setting.tiny else max(1, min(MOST, (os.cpu_count() or 1) // 2))
+
+
+def measured(cell: Cell, clock: Callable[[], float] = time.monotonic) -> tuple[dict[str, Any], float]:
+    """What a cell gives and the seconds it took; where it fails, its `error`."""
+    set_numerics(tf32=False, deterministic=False)  # an earlier cell's run may have set others
+    begun = clock()
+    try:
+        numbers = cell.measure()
+    except Exception as error:  # the half hour goes on
+        numbers = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+    return numbers, clock() - begun
+
+
+def device_error(setting: Setting) -> str | None:
+    """The error of a GPU that a failed kernel has made useless for this process; None while it works."""
+    try:
+        float(torch.zeros((), device=setting.device) + 1)
+    except RuntimeError as error:
+        return first_line(error)
+    return None
+
+
+class Workers:
+    """Processes that measure cells side by side. jobs: how many."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self.pool: ProcessPoolExecutor | None = None  # kept from part to part: a process takes seconds to begin
+
+    def measure(self, cells: Sequence[Cell], setting: Setting, may_begin: Callable[[], bool]) -> Iterator[Measured]:
+        """What each cell gave, as it ends; none begins once `may_begin` is False.
+
+        A process that ends takes the cells of its pool with it: each is given an error, and a new pool goes on.
+        """
+        waiting = list(cells)
+        running: dict[Future[tuple[dict[str, Any], float]], Cell] = {}
+        while running or (waiting and may_begin()):
+            while waiting and len(running) < self.jobs and may_begin():
+                if self.pool is None:
+                    self.pool = ProcessPoolExecutor(self.jobs, multiprocessing.get_context("spawn"))
+                cell = waiting.pop(0)
+                running[self.pool.submit(_in_worker, cell, setting)] = cell
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                cell = running.pop(future)
+                try:
+                    yield cell, *future.result()
+                except BrokenProcessPool:
+                    for lost in (cell, *running.values()):
+                        yield lost, {"error": "its process ended, or one beside it"}, 0.0
+                    running.clear()
+                    self.close()
+                    break
+
+    def close(self) -> None:
+        """Ends the processes; those that measure something end with it."""
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+            self.pool = None
+
+
+def _in_worker(cell: Cell, setting: Setting) -> tuple[dict[str, Any], float]:
+    """`measured`; the process ends where the GPU refuses all further work of it."""
+    torch.set_num_threads(2)
+    numbers, seconds = measured(cell)
+    if "error" in numbers and device_error(setting) is not None:
+        os._exit(1)
+    return numbers, seconds
