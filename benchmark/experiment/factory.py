@@ -274,8 +274,7 @@ def executor(
 def fabric(config: DictConfig, processes: RankProcesses) -> Fabric:
     """Fabric with the config's devices and precision, launched; several devices are ranks that divide the cohort."""
     layout = processes.layout(config)
-    for library in ("lightning.fabric", "lightning.pytorch"):
-        logging.getLogger(library).setLevel(logging.WARNING)  # this suite shows the progress itself
+    quieten_lightning()
     if accelerator(config) == "cuda" and torch.cuda.device_count() < layout.ranks_per_node:
         raise ConfigError(
             f"accelerator=cuda with devices={layout.ranks_per_node}, but {torch.cuda.device_count()} GPUs are visible: "
@@ -296,6 +295,12 @@ def fabric(config: DictConfig, processes: RankProcesses) -> Fabric:
     processes.cannot_fork |= layout.world_size == 1
     processes.set_threads(config, layout)
     return made
+
+
+def quieten_lightning() -> None:
+    """Turns Lightning's remarks off: this suite shows the progress itself, and TF32 is a setting of it."""
+    for library in ("lightning.fabric", "lightning.pytorch"):
+        logging.getLogger(library).setLevel(logging.WARNING)
 
 
 def set_numerics(*, tf32: bool, deterministic: bool) -> None:

@@ -71,6 +71,7 @@ def one_device(config: DictConfig) -> Fabric:
     kind = accelerator(config)
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError("accelerator=cuda, but no GPU is visible: use accelerator=cpu")
+    factory.quieten_lightning()
     fabric = Fabric(accelerator=kind, devices=1, precision=config.training.precision, plugins=[LightningEnvironment()])
     fabric.launch()
     return fabric

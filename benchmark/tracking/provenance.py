@@ -116,9 +116,11 @@ def images_hash(images: np.ndarray, held: np.ndarray) -> str:
 def commit() -> str | None:
     """The checkout's commit, with a `+` where code was changed or added since.
 
-    Outside a checkout it is the environment's FULCRUM_COMMIT, or None. The first call of a process counts: the checkout
-    may have changed by the time a run ends.
+    FULCRUM_COMMIT in the environment replaces it, in a copy that was carried without its history; None outside a
+    checkout. The first call of a process counts: the checkout may have changed by the time a run ends.
     """
+    if carried := os.environ.get("FULCRUM_COMMIT"):
+        return carried
 
     def git(*words: str) -> str | None:
         try:
@@ -128,8 +130,7 @@ def commit() -> str | None:
         return done.stdout.strip() if done.returncode == 0 else None
 
     if git("rev-parse", "--show-toplevel") != str(ROOT):
-        # an installed copy, perhaps inside somebody else's repository, or one that was carried without its history
-        return os.environ.get("FULCRUM_COMMIT")
+        return None  # an installed copy, perhaps inside somebody else's repository
     head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *PACKAGES)
     return head and head + ("" if changes == "" else "+")
 

@@ -141,14 +141,16 @@ def global_clusters(rows: Tensor, start: Tensor, *, steps: int, lr: float, tempe
 
     Maximises the mean cosine of each row's softmax and Sinkhorn assignments, by SGD with momentum 0.9 and weight decay
     1e-4 from `start` `[G, d]`; centroids are normalised before and after every step. The order of rows has no effect.
+    It is computed on the CPU: a GPU would spend seconds on launching its hundred thousands of tiny operations.
 
     >>> rows = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> centroids = global_clusters(rows, torch.eye(2), steps=5, lr=0.1, temperature=0.1)
     >>> centroids.norm(dim=1)
     tensor([1., 1.])
     """
-    rows = normalize(upcast(rows), dim=1)
-    centroids = normalize(upcast(start), dim=1).clone().requires_grad_()
+    device = start.device
+    rows, start = (normalize(upcast(tensor.cpu()), dim=1) for tensor in (rows, start))
+    centroids = start.clone().requires_grad_()
     optimizer = torch.optim.SGD([centroids], lr=lr, momentum=0.9, weight_decay=1e-4)
     with torch.enable_grad():
         for _ in range(steps):
@@ -160,7 +162,7 @@ def global_clusters(rows: Tensor, start: Tensor, *, steps: int, lr: float, tempe
             optimizer.step()
             with torch.no_grad():
                 centroids.copy_(normalize(centroids, dim=1))
-    return centroids.detach()
+    return centroids.detach().to(device)
 
 
 def _assign_at_least(plan: Tensor, min_size: int) -> Tensor:

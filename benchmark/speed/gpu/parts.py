@@ -67,8 +67,8 @@ PARTS = (
     Part("parity", 0.16, parity, first=60, timed=False),
     Part("contract", 0.05, contract, first=20, timed=False),
     Part("methods", 0.20, methods, first=10, timed=False),
-    Part("ladder", 0.36, ladder),
     Part("views", 0.03, views),
     Part("evaluation", 0.05, evaluation),
+    Part("ladder", 0.36, ladder),
 )
 """Their shares leave a seventh of the time to a campaign; time that a part does not use goes to the next."""
