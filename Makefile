@@ -49,7 +49,7 @@ test: install  ## all tests but the long ones
 quick: install  ## the tests of the files that differ from a branch (BASE=main), for the loop of writing
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.quick $(BASE) $(WORKERS)
 
-long: install  ## the tests that `make test` leaves out, each of minutes: an hour and a half
+long: install  ## the tests that `make test` leaves out, each of minutes: an hour
 	$(PYTEST) -m long
 
 mutants: install  ## plant some 340 faults into the code and count those that no test notices (ARGS="jobs=2"): hours

@@ -13,10 +13,13 @@ from benchmark.speed.gpu.parts import PARTS
 from benchmark.speed.report import format_number, table
 from leaderboards import store
 from leaderboards.encoders import shown
+from leaderboards.schema import Record
 
 MACHINE = "machine.json"
+RECORDS = Path("leaderboards", "results")
 Numbers = Mapping[str, Mapping[str, Any]]
 """Cell -> its numbers."""
+WAYS = (BARE, EAGER, *map(recorded, sorted(LANES)), COMPILED)
 RESNET_STEP = "resnet18, batch 64, bf16-mixed"
 ESTIMATES = (
     (f"a step of {RESNET_STEP}, one by one: the host", "4.5 to 6 ms", EAGER, 64),
@@ -35,6 +38,7 @@ def tables(folder: Path) -> dict[str, str]:
     done = {name: part.done for name, part in results.items()}
     columns = (f"{precision}: {'first loss' if kind == 'first' else kind}" for precision, kind in DIFFERENCES)
     made = {
+        "summary": _summary(results),
         "machine": _machine(folder, results),
         "estimates": _estimates(done["ladder"]),
         "parity": table(
@@ -65,10 +69,21 @@ def tables(folder: Path) -> dict[str, str]:
                 for name, n in done["evaluation"].items()
             ),
         ),
-        "campaign": table(("run", "rounds", "scores"), _runs(folder / "runs")),
+        "campaign": table(("run", "rounds", "here", "the committed seeds, on CPUs"), _runs(folder / "runs")),
         "failed": _failed(results),
     }
     return {name: text for name, text in made.items() if text}
+
+
+def _summary(results: Mapping[str, Results]) -> str:
+    """How many checks were met, and the range of the gain of recorded steps over the bare loop, in two sentences."""
+    checks = {name: results[name].cells.values() for name in ("parity", "contract", "methods") if results[name].cells}
+    words = (f"{sum(bool(n.get('met')) for n in cells)} of {len(cells)} of `{name}`" for name, cells in checks.items())
+    text = f"Checks that were met: {', '.join(words)}." if checks else ""
+    if gains := list(filter(None, (_gain(found) for found in _places(results["ladder"].done).values()))):
+        low, high = (format_number(gain) for gain in (min(gains), max(gains)))
+        text += f" Rounds of the fastest way took 1/{low} to 1/{high} of the bare loop's time." * (low != high)
+    return text
 
 
 def _machine(folder: Path, results: Mapping[str, Results]) -> str:
@@ -101,20 +116,34 @@ def _estimates(cells: Numbers) -> str:
 
 def _ladder(cells: Numbers) -> str:
     """Images a second by network, batch and precision, in the order of the points, and the best way's gain."""
-    ways = (BARE, EAGER, *map(recorded, sorted(LANES)), COMPILED)
+    lines = []
+    for place, found in _places(cells).items():
+        best, gain = _best(found), _gain(found)
+        memory = found[best].get("memory_mib") if best else None
+        texts = (_rate(found.get(way)) for way in WAYS)
+        lines.append((place, *texts, f"{gain:.2f}" if gain else "", "" if memory is None else format_number(memory)))
+    return table(("network, batch, precision", *WAYS, "best / bare", "MiB of the best"), lines)
+
+
+def _places(cells: Numbers) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Network, batch and precision -> way -> its numbers."""
     places: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, numbers in cells.items():
         network, batch, precision, way = name.split(", ", 3)
         places.setdefault(f"{network}, {batch.removeprefix('batch ')}, {precision}", {})[way] = numbers
-    lines = []
-    for place, found in places.items():
-        rates = {way: numbers["images_per_second"] for way, numbers in found.items()}
-        best = max((way for way in ways if way in rates and way != BARE), key=rates.__getitem__, default=None)
-        gain = f"{rates[best] / rates[BARE]:.2f}" if best and BARE in rates else ""
-        memory = found[best].get("memory_mib") if best else None
-        texts = (_rate(found.get(way)) for way in ways)
-        lines.append((place, *texts, gain, "" if memory is None else format_number(memory)))
-    return table(("network, batch, precision", *ways, "best / bare", "MiB of the best"), lines)
+    return places
+
+
+def _best(found: Numbers) -> str | None:
+    """The fastest way but the bare loop; None without one."""
+    ways = [way for way in WAYS if way in found and way != BARE]
+    return max(ways, key=lambda way: float(found[way]["images_per_second"]), default=None)
+
+
+def _gain(found: Numbers) -> float | None:
+    """The best way's images a second over the bare loop's; None without either."""
+    best = _best(found)
+    return found[best]["images_per_second"] / found[BARE]["images_per_second"] if best and BARE in found else None
 
 
 def _rate(numbers: Mapping[str, Any] | None) -> str:
@@ -126,14 +155,26 @@ def _rate(numbers: Mapping[str, Any] | None) -> str:
 
 
 def _runs(runs: Path) -> Iterable[Sequence[str]]:
-    """Rounds of each run that has begun, and the scores of those that have ended."""
+    """Rounds of each run that has begun, the scores of those that have ended, and those of the committed records."""
     for file in sorted({*runs.rglob("seed*/result.json"), *runs.rglob(f"seed*/{store.PARTIAL}")}):
         if file.name == store.PARTIAL and file.with_name("result.json").exists():
             continue
         record = store.read(file)
-        scores = ", ".join(f"{name} {s['accuracy']:.1f} %" for name, s in shown(record).items() if "accuracy" in s)
         rounds = f"{record['rounds']['done']} of {record['rounds']['planned']}"
-        yield f"{record['scenario']}, {record['row']}, seed {record['seed']}", rounds, scores or "unfinished"
+        committed = [store.read(each) for each in sorted((RECORDS / record["scenario"] / record["row"]).glob("*.json"))]
+        name = f"{record['scenario']}, {record['row']}, seed {record['seed']}"
+        yield name, rounds, _accuracies([record]) or "unfinished", _accuracies(committed)
+
+
+def _accuracies(records: Sequence[Record]) -> str:
+    """Accuracies by protocol: of one record, or from the smallest to the largest of several, in percent."""
+    by_protocol: dict[str, list[float]] = {}
+    for scores in map(shown, records):
+        for protocol, metrics in scores.items():
+            if "accuracy" in metrics:
+                by_protocol.setdefault(protocol, []).append(metrics["accuracy"])
+    ranges = {name: dict.fromkeys(f"{x:.1f}" for x in (min(all), max(all))) for name, all in by_protocol.items()}
+    return ", ".join(f"{name} {' to '.join(ends)} %" for name, ends in ranges.items())
 
 
 def _failed(results: Mapping[str, Results]) -> str:

@@ -44,7 +44,7 @@ CLOSING = 5.0
 LEAST_CAMPAIGN = 60.0
 """Seconds under which no campaign is started: it would not end a round."""
 PAGE = Path("docs", "how-to", "gpu.md")
-TABLES = ("machine", "estimates", *(part.name for part in PARTS), "campaign", "failed")
+TABLES = ("summary", "machine", "estimates", *(part.name for part in PARTS), "campaign", "failed")
 
 
 def main(words: Sequence[str], console: Console) -> int:

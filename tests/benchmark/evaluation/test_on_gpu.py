@@ -32,7 +32,7 @@ def scores(folder, name, *overrides):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in SHORT else pytest.mark.long)
+        pytest.param(name, marks=() if name in SHORT else (pytest.mark.long, pytest.mark.timeout(1200)))
         for name in PROTOCOLS
         if name not in NEEDS_MORE
     ],
