@@ -66,6 +66,11 @@ class Protocol:
         declared = inspect.signature(self.compute).parameters
         return self.compute(**{**{name: given[name] for name in declared if name in given}, **self.settings})
 
+    def leading(self, metrics: Iterable[str]) -> str:
+        """The metric of these that comes first in a table; "" without any."""
+        names = list(metrics)
+        return self.headline if self.headline in names else next(iter(names), "")
+
     def better(self, metric: str) -> str:
         """ "higher" or "lower", the better direction of a metric; "" if neither."""
         if metric in self.lower:
@@ -130,13 +135,23 @@ TRANSFER = r"transfer-([\w.-]+)/(v[12])"
 """Ids of the protocols on another data set; the groups are its name and the version."""
 
 
+OWN = re.compile(r"(?P<path>[^\W\d]\w*(?:\.[^\W\d]\w*)+)(?P<settings>(?::\w+=[^:/]*)*)(?:/(?P<digits>[0-9a-f]{8}))?")
+"""Words and ids of protocols of somebody's own, see `eval.own`."""
+LOADED: dict[str, Protocol] = {}
+"""Id -> those of them that this process has imported."""
+
+
 def find(name: str) -> Protocol:
     """Look up a protocol by id; there are a `transfer-<data set>/v1` and a `/v2` for every data set.
+
+    An own protocol's id is found too, for a table: one that this process has not imported has no function.
 
     Raises EvalError: an unknown id.
     """
     if name in PROTOCOLS:
         return PROTOCOLS[name]
+    if (own := OWN.fullmatch(name)) and own["digits"]:
+        return LOADED.get(name) or Protocol(name, dict, "a protocol of somebody's own", uses_labels=False)
     if match := re.fullmatch(TRANSFER, name):
         named = _TRANSFERS[f"transfer-{{data}}/{match[2]}"]
         return replace(
@@ -144,7 +159,7 @@ def find(name: str) -> Protocol:
         )
     close = difflib.get_close_matches(name, [*PROTOCOLS, "all", "papers"], n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
-    known = ", ".join([*PROTOCOLS, "transfer-<data set>/v1", "transfer-<data set>/v2"])
+    known = ", ".join([*PROTOCOLS, "transfer-<data set>/v1", "transfer-<data set>/v2", "your.module.function"])
     raise EvalError(f"unknown protocol '{name}'{hint}: give any of {known}")
 
 

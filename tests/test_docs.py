@@ -20,8 +20,10 @@ from benchmark.cli.runs import configs_of
 from benchmark.configuration.compose import compose
 from benchmark.configuration.partitions import RULES
 from datamodules import partition
+from eval.features import Features
 from eval.inputs import Crop
-from eval.protocol import PROTOCOLS, find
+from eval.own import load
+from eval.protocol import PROTOCOLS, evaluate, find
 from leaderboards.markdown import anchor
 from methods import trees
 from methods.base import Replies
@@ -57,6 +59,17 @@ def test_the_guides_objective_runs(tmp_path, monkeypatch):
     assert all(math.isfinite(row["loss"]) for row in run.loop.history)
     alike = SimpleNamespace(embeddings=torch.ones(2, 5, 3))  # all cosines are 1: the log of the number of negatives
     assert float(run.loop.method.objective.loss(alike, None)) == pytest.approx(math.log(4), rel=1e-5)
+
+
+def test_the_guides_protocol_measures_a_power_law(tmp_path, monkeypatch):
+    (tmp_path / "spectra.py").write_text(blocks("add-a-protocol.md", "python")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    orthogonal = torch.linalg.qr(torch.randn(64, 33, generator=torch.Generator().manual_seed(0))).Q
+    centred = torch.linalg.qr(orthogonal - orthogonal.mean(dim=0)).Q[:, :32]
+    x = centred * torch.arange(1, 33) ** -0.6  # eigenvalues fall as rank^-1.2
+    features = Features(train_x=x, train_y=torch.arange(64) % 2, test_x=x, test_y=torch.arange(64) % 2, num_classes=2)
+    (score,) = evaluate(features, [load("spectra.alpha_req:last=20").id])
+    assert (score.metric, score.value) == ("alpha", pytest.approx(1.2, rel=1e-4))
 
 
 def test_the_guides_trainer_trains(tmp_path, monkeypatch):

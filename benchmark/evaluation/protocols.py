@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from eval.clients import OF, summary
 from eval.inputs import REASONS
-from eval.protocol import PROTOCOLS, TRANSFER
+from eval.own import load
+from eval.protocol import OWN, PROTOCOLS, TRANSFER
 from leaderboards.encoders import MEAN
 
 Scores = dict[str, dict[str, float]]
@@ -22,6 +23,8 @@ CHOICES = ("k", "rate", "strength")
 def expanded(names: Iterable[str], data: str, inputs: Collection[str] = (), *, labelled: bool = True) -> list[str]:
     """Ids of protocols, once each: `all` stands for all but the long ones, `papers` for the long ones.
 
+    A word of an own protocol is imported, see `eval.own`.
+
     Args:
         data: the run's data set; `all` transfers to the embedded digits where this is another one.
         inputs: of `OPTIONAL`, those that the run has; protocols that require others are in no group, nor are those
@@ -34,7 +37,8 @@ def expanded(names: Iterable[str], data: str, inputs: Collection[str] = (), *, l
         if protocol.requires not in missing and (labelled or not protocol.uses_labels) and not protocol.replaced_by:
             groups["papers" if protocol.long else "all"].append(protocol.id)
     groups["all"] += ["transfer-digits/v1"] if data != "digits" else []
-    return list(dict.fromkeys(id for name in names for id in groups.get(name, [name])))
+    ids = (id for name in names for id in groups.get(name, [name]))
+    return list(dict.fromkeys(load(id).id if OWN.fullmatch(id) else id for id in ids))
 
 
 def transfer_targets(protocols: Iterable[str]) -> list[str]:

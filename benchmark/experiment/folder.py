@@ -11,6 +11,7 @@ from benchmark.configuration.instantiate import refuse_foreign_classes
 from benchmark.configuration.partitions import pin
 from benchmark.errors import ConfigError
 from benchmark.experiment.initial_weights import refuse_download
+from eval.protocol import OWN
 
 
 def refuse_links(folder: Path) -> None:
@@ -27,6 +28,15 @@ def refuse_links(folder: Path) -> None:
             raise ConfigError(f"{file} is a link out of its run folder: remove it, or add trust=true if it is yours")
 
 
+def refuse_own_protocols(config: DictConfig, file: str) -> None:
+    """ConfigError where a config that somebody else may have written names protocols from outside the suite."""
+    if own := [name for name in config.evaluation.protocols if OWN.fullmatch(name)]:
+        raise ConfigError(
+            f"{file} names code from outside the suite (evaluation.protocols={own[0]}), which would run: "
+            "add trust=true if you trust that folder and that code"
+        )
+
+
 def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = False) -> DictConfig:
     """The config of a run folder; overrides may change how it runs (devices, minutes), not its result.
 
@@ -40,6 +50,7 @@ def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = Fals
     before = load(file)
     if not trust:
         refuse_foreign_classes(before, str(file))
+        refuse_own_protocols(before, str(file))
         refuse_download(before, str(file))
         refuse_links(path)
     config = merge(before, overrides)

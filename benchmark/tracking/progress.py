@@ -123,7 +123,8 @@ class Display(Callback):
         for id, metrics in scores.items():
             protocol = find(id)
             label = id
-            for metric in sorted(metrics, key=lambda metric: (metric != protocol.headline, _natural(metric))):
+            first = protocol.leading(metrics)
+            for metric in sorted(metrics, key=lambda metric: (metric != first, _natural(metric))):
                 value = f"{metrics[metric]:,.4g}" if abs(metrics[metric]) < 1e5 else f"{metrics[metric]:,.0f}"
                 table.add_row(label, metric, value, protocol.unit(metric), protocol.better(metric))
                 label = ""

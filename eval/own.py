@@ -1,0 +1,137 @@
+"""Protocols of one's own: a function of features, or a `Protocol`, that an import path names.
+
+A word is `package.module.name`, with settings `package.module.name:top=10:low=0.1`. The protocol's id adds the first
+digits of the SHA-256 of its module, `package.module.name:top=10/1a2b3c4d`, so that other code is another protocol.
+"""
+
+import difflib
+import hashlib
+import importlib
+import inspect
+import json
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from eval.features import EvalError, Features
+from eval.inputs import Subject
+from eval.protocol import LOADED, OWN, Protocol
+
+LABELS = {"train_y", "test_y", "num_classes", "features", "subject"}
+REQUIRED = {
+    **{name: name for name in ("members", "projector", "local_models", "client_replies", "test_clients")},
+    **{"client_names": "test_clients", "inputs": "encoder_inputs", "encoder_inputs": "encoder_inputs"},
+    **dict.fromkeys(("view_a", "view_b", "view_clients"), "views"),
+}
+"""Argument -> what a protocol that declares it requires, the first of them in this order."""
+GIVEN = {field.name for kind in (Subject, Features) for field in fields(kind) if field.name != "local_step"}
+GIVEN |= {"subject", "inputs", "generator", "note"}
+
+
+def load(word: str) -> Protocol:
+    """Imports the protocol of a word or of an id.
+
+    A function's arguments are what it is given (`eval.protocol.Protocol.compute`) and, with defaults, its settings. It
+    returns a number or numbers by name; an accuracy is named so and in percent.
+
+    Raises EvalError: nothing has this path, its code is not the id's, or its arguments do not fit.
+    """
+    match = OWN.fullmatch(word)
+    if match is None:
+        raise EvalError(f"protocol {word!r}: give an import path, with settings as package.module.name:top=10")
+    path, words = match["path"], match["settings"]
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except AttributeError as error:
+        raise EvalError(f"protocol {path}: module {module!r} has no {name}") from error
+    except Exception as error:
+        hint = ": is its folder in PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
+        raise EvalError(f"protocol {path}: {_said(error)}{hint}") from error
+    protocol = found if isinstance(found, Protocol) else _of_function(path, found)
+    given = dict(setting.split("=", 1) for setting in words.split(":")[1:])
+    if unknown := [key for key in given if key not in protocol.settings]:
+        close = difflib.get_close_matches(unknown[0], protocol.settings, n=1)
+        hint = f" (did you mean '{close[0]}'?)" if close else ""
+        raise EvalError(
+            f"protocol {path} has no setting '{unknown[0]}'{hint}: {', '.join(protocol.settings) or 'none'}"
+        )
+    settings = {**protocol.settings, **{key: _value(text) for key, text in given.items()}}
+    if missing := [key for key, value in settings.items() if value is inspect.Parameter.empty]:
+        offered = ", ".join(sorted(GIVEN))
+        raise EvalError(f"protocol {path} needs '{missing[0]}': give {path}:{missing[0]}=VALUE; it can have {offered}")
+    digits = hashlib.sha256(_source(found, protocol).encode()).hexdigest()[:8]
+    if match["digits"] not in (None, digits):
+        raise EvalError(f"protocol {word}: its code has changed since, and is /{digits} now: give {path}{words}")
+    id = f"{path}{words}/{digits}"
+    LOADED[id] = replace(protocol, id=id, settings=settings, compute=_checked(id, protocol.compute))
+    return LOADED[id]
+
+
+def _of_function(path: str, function: Any) -> Protocol:
+    """The protocol of a function; a setting without a default is `inspect.Parameter.empty`."""
+    if not callable(function) or inspect.isclass(function):
+        raise EvalError(f"protocol {path} is no function and no eval.protocol.Protocol")
+    parameters = inspect.signature(function).parameters.values()
+    declared = {each.name for each in parameters if each.name in GIVEN}
+    needed = {each.name for each in parameters if each.default is each.empty}
+    return Protocol(
+        path,
+        function,
+        inspect.getdoc(function) or "",
+        settings={each.name: each.default for each in parameters if each.name not in GIVEN},
+        requires=next((kind for name, kind in REQUIRED.items() if name in needed), ""),
+        uses_views=bool({"view_a", "features", "subject"} & declared),
+        uses_labels=bool(LABELS & declared),
+    )
+
+
+def _checked(id: str, compute: Callable[..., Any]) -> Callable[..., dict[str, float]]:
+    """A function whose results are numbers by name; EvalError for what else it returns, and for what it raises."""
+
+    @wraps(compute)
+    def checked(*args: Any, **kwargs: Any) -> dict[str, float]:
+        try:
+            made = compute(*args, **kwargs)
+        except EvalError:
+            raise
+        except Exception as error:
+            raise EvalError(f"protocol {id}: {_said(error)}") from error
+        try:
+            return {str(name): float(x) for name, x in (made if isinstance(made, Mapping) else {"value": made}).items()}
+        except (TypeError, ValueError) as error:
+            shown = " ".join(repr(made).split())[:60]
+            raise EvalError(
+                f"protocol {id}: it returned {shown}: let it return a number, or numbers by name"
+            ) from error
+
+    return checked
+
+
+def _value(text: str) -> Any:
+    """The value of a setting: a number, true, false, null, or the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _source(found: Any, protocol: Protocol) -> str:
+    """The text of the module that defines a protocol, or of the cell of a notebook."""
+    function = inspect.unwrap(getattr(protocol.compute, "func", protocol.compute))
+    try:
+        file = inspect.getsourcefile(function)
+        if file is not None and Path(file).is_file():
+            return Path(file).read_text(encoding="utf-8")
+        return inspect.getsource(function)
+    except (OSError, TypeError) as error:
+        raise EvalError(f"protocol {protocol.id}: its source cannot be read, which its version is made of") from error
+
+
+def _said(error: Exception) -> str:
+    """An error of somebody else's code in one line, with its place."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {' '.join(str(error).split())} ({Path(place.filename).name}, line {place.lineno})"

@@ -1,0 +1,137 @@
+"""Protocols that an import path names: what they are given, their ids, and what is refused in one line."""
+
+import sys
+
+import pytest
+import torch
+
+from eval.features import EvalError, Features
+from eval.own import load
+from eval.protocol import evaluate, find
+
+CODE = """
+from functools import partial
+from eval.protocol import Protocol
+
+def spread(test_x, scale=1.0, name="x"):
+    return float(test_x.std()) * scale
+
+def counted(train_y, num_classes, members=None):
+    return {"classes": num_classes, "rows": len(train_y)}
+
+def by_clients(view_a, test_clients):
+    return 0
+
+def needs(test_x, top):
+    return top
+
+def fails(test_x):
+    return test_x @ test_x
+
+def says(test_x):
+    return "much"
+
+twice = partial(spread, scale=2.0)
+declared = Protocol("x", spread, "spread", settings={"scale": 3.0}, headline="value", lower=("value",))
+number = 3
+"""
+
+
+@pytest.fixture
+def blobs():
+    """Features of 40 and 20 rows with 8 dimensions, of three classes."""
+    draws = torch.Generator().manual_seed(0)
+    made = {f"{split}_x": torch.randn(rows, 8, generator=draws) for split, rows in (("train", 40), ("test", 20))}
+    made |= {f"{split}_y": torch.arange(rows) % 3 for split, rows in (("train", 40), ("test", 20))}
+    return Features(**made, num_classes=3)
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A function that writes the module `owned` and forgets what was imported of it."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(code=CODE):
+        (tmp_path / "owned.py").write_text(code)
+        sys.modules.pop("owned", None)
+
+    write()
+    yield write
+    sys.modules.pop("owned", None)
+
+
+def scores(features, word):
+    return {score.metric: score.value for score in evaluate(features, [load(word).id])}
+
+
+def test_it_is_given_what_it_declares_and_its_settings(module, blobs):
+    spread = scores(blobs, "owned.spread")["value"]
+    assert spread == pytest.approx(float(blobs.test_x.std()))
+    for word, factor in {
+        "owned.spread:scale=2": 2,
+        "owned.twice": 2,
+        "owned.declared": 3,
+        "owned.declared:scale=1e-1": 0.1,
+    }.items():
+        assert scores(blobs, word)["value"] == pytest.approx(factor * spread)
+    assert scores(blobs, "owned.counted") == {"classes": blobs.num_classes, "rows": len(blobs.train_y)}
+    assert scores(blobs, "owned.needs:top=7") == {"value": 7}
+
+
+def test_what_it_requires_follows_from_its_arguments(module):
+    found = {name: load(f"owned.{name}") for name in ("spread", "counted", "by_clients", "declared")}
+    assert [each.requires for each in found.values()] == ["", "", "test_clients", ""]
+    assert [each.uses_labels for each in found.values()] == [False, True, False, True]
+    assert [each.uses_views for each in found.values()] == [False, False, True, False]
+    assert (found["declared"].better("value"), found["spread"].leading(["a", "b"])) == ("lower", "a")
+
+
+def test_other_code_or_settings_are_another_protocol(module):
+    first, other = load("owned.spread").id, load("owned.spread:scale=2").id
+    assert (first.split("/")[0], other.split("/")[0]) == ("owned.spread", "owned.spread:scale=2")
+    assert load(first).id == first
+    module(CODE.replace("* scale", "* scale + 1"))
+    assert load("owned.spread").id != first
+    with pytest.raises(EvalError, match=r"its code has changed since, and is /\w{8} now: give owned.spread"):
+        load(first)
+    assert find("other.of_somebody/0123abcd").leading(["alpha"]) == "alpha"  # in a table, without its code
+    with pytest.raises(EvalError, match="unknown protocol"):
+        find("owned.spread")
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("owned.spred", "module 'owned' has no spred"),
+        ("nowhere.spread", "No module named 'nowhere'.*is its folder in PYTHONPATH"),
+        ("owned.number", "no function and no eval.protocol.Protocol"),
+        ("owned.needs", "needs 'top': give owned.needs:top=VALUE"),
+        ("owned.spread:scall=2", r"no setting 'scall' \(did you mean 'scale'\?\): scale, name"),
+        ("owned.spread:scale", "give an import path, with settings as"),
+    ],
+)
+def test_a_mistake_is_one_line(module, word, line):
+    with pytest.raises(EvalError, match=line) as error:
+        load(word)
+    assert "\n" not in str(error.value)
+
+
+def test_its_own_error_is_one_line_with_its_place_and_others_are_scored(module, blobs):
+    failures: dict[str, str] = {}
+    ids = [load(f"owned.{name}").id for name in ("fails", "says", "spread")]
+    found = evaluate(blobs, ids, failures=failures)
+    assert [score.protocol for score in found] == ids[2:]
+    assert "RuntimeError" in failures[ids[0]]
+    assert failures[ids[0]].endswith("(owned.py, line 18)")
+    assert failures[ids[1]].endswith("it returned 'much': let it return a number, or numbers by name")
+
+
+def test_the_module_that_imports_nothing_is_refused_by_its_own_error(module):
+    module("raise OSError('no\\nlicence')")
+    with pytest.raises(EvalError, match=r"OSError: no licence \(owned.py, line 1\)"):
+        load("owned.spread")
+
+
+def test_a_metric_of_a_tensor_is_a_number(module, blobs):
+    module("def mean(test_x):\n    return {'mean': test_x.mean()}\n")
+    assert scores(blobs, "owned.mean")["mean"] == pytest.approx(float(torch.mean(blobs.test_x)))
