@@ -18,10 +18,10 @@ from leaderboards.markdown import render, seeds_phrase
 from leaderboards.pages import plots, reproduction, trade_offs
 from leaderboards.pages.columns import (
     BELOW_WORDS,
-    SCORES,
     board_lines,
     narrow,
     of_encoders,
+    further_columns,
     other_protocols_lines,
     terminal_columns,
 )
@@ -165,7 +165,7 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
     here = [record for record in records if record["scenario"] == scenario]
     here.sort(key=lambda record: (record["row"], record["seed"]))
     complete = [record for record in here if finished(record)]
-    further = {key: column for key, column in SCORES["further"].items() if any(key in row.cells for row in rows)}
+    further = further_columns(rows)
     further_rows = [row for row in rows if not further.keys().isdisjoint(row.cells)]
     return {
         "name": scenario,

@@ -1,5 +1,6 @@
 """The columns of a board's tables, and its tables as lines of Markdown."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -11,6 +12,8 @@ from leaderboards.store import load_yaml
 SCORES: dict[str, dict[str, tuple[str, int]]] = load_yaml("scores.yaml")
 SCORE_COLUMNS: dict[str, tuple[str, int]] = {key: column for group in SCORES.values() for key, column in group.items()}
 """Score ("protocol metric") -> heading, decimals; the site shows the first of them at once."""
+OWN = re.compile(r"(?:\w+\.)+(\w+(?::[^/]*)?/[0-9a-f]{8} .+)")
+"""A score of somebody's own protocol, whose id is an import path, its settings and digits of its code."""
 BELOW = "↓"
 """Marks an accuracy below that of the untrained encoder."""
 BELOW_WORDS = (
@@ -101,6 +104,18 @@ def terminal_columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
     others = {column: text for column, text in shown.items() if column not in (*names, *probes)}
     free = {SCORE_COLUMNS[key][0]: partial(_score, key=key, decimals=SCORE_COLUMNS[key][1]) for key in _LABEL_FREE}
     return names | free | others
+
+
+def own_columns(rows: Iterable[Row]) -> dict[str, tuple[str, int]]:
+    """Columns of protocols of somebody's own: score -> heading (function, settings, digits, metric), decimals."""
+    keys = dict.fromkeys(key for row in rows for key in row.cells)
+    return {key: (own[1], 3) for key in keys if (own := OWN.fullmatch(key))}
+
+
+def further_columns(rows: Sequence[Row]) -> dict[str, tuple[str, int]]:
+    """Columns of a board's second table that any of its rows has a score for."""
+    columns = {**SCORES["further"], **own_columns(rows)}
+    return {key: column for key, column in columns.items() if any(key in row.cells for row in rows)}
 
 
 def other_protocols_lines(rows: Iterable[Row], columns: Mapping[str, tuple[str, int]]) -> list[str]:

@@ -263,17 +263,17 @@ def test_further_scores_have_a_section_of_columns_and_rows_with_a_number_in_the_
     further = [
         with_scores("ssd", 0, 50.0, **{"clusters/v1": {"nmi": 0.25}, "semi/v1": {"accuracy_1pct": 30.0}}),
         with_scores("ssd", 1, 51.0, **{"clusters/v1": {"nmi": 0.35}, "semi/v1": {"accuracy_1pct": 31.0}}),
-        with_scores("fedavg-byol", 0, 40.0, **{"clusters/v1": {"nmi": 0.125}}),
+        with_scores("fedavg-byol", 0, 40.0, **{"clusters/v1": {"nmi": 0.125}, "my.own.score:top=3/0123abcd": {"x": 2}}),
         record("untrained", 0, 30.0),
     ]
     unlike = "Rows scored under different seeds are not directly comparable: seeds 0, 1: ssd; seed 0: fedavg-byol."
     lines = [
         f"Over 1 to 2 seeds a row. {unlike}",
         "",
-        "| row | 1 % labels (%) | NMI of k-means |",
-        "|---|---:|---:|",
-        "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 |",
-        "| fedavg-byol | – | 0.125 |",
+        "| row | 1 % labels (%) | NMI of k-means | score:top=3/0123abcd x |",
+        "|---|---:|---:|---:|",
+        "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 | – |",
+        "| fedavg-byol | – | 0.125 | 2.000 |",
     ]
     page = markdown(further)
     assert "\n".join(["", *lines, ""]) in page
