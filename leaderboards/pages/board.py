@@ -19,9 +19,9 @@ from leaderboards.pages import plots, reproduction, trade_offs
 from leaderboards.pages.columns import (
     BELOW_WORDS,
     board_lines,
+    further_columns,
     narrow,
     of_encoders,
-    further_columns,
     other_protocols_lines,
     terminal_columns,
 )
