@@ -19,6 +19,7 @@ from benchmark.cli.main import COMMANDS, EXAMPLES, main
 from benchmark.cli.runs import configs_of
 from benchmark.configuration.compose import compose
 from benchmark.configuration.partitions import RULES
+from benchmark.configuration.suites import suite
 from datamodules import partition
 from eval.features import Features
 from eval.inputs import Crop
@@ -70,6 +71,23 @@ def test_the_guides_protocol_measures_a_power_law(tmp_path, monkeypatch):
     features = Features(train_x=x, train_y=torch.arange(64) % 2, test_x=x, test_y=torch.arange(64) % 2, num_classes=2)
     (score,) = evaluate(features, [load("spectra.alpha_req:last=20").id])
     assert (score.metric, score.value) == ("alpha", pytest.approx(1.2, rel=1e-4))
+
+
+def test_the_scenario_and_the_suite_of_their_page_compose(tmp_path, monkeypatch):
+    scenario, runs = blocks("how-to/scenario-files.md", "yaml")
+    (tmp_path / "leaves.yaml").write_text(scenario)
+    (tmp_path / "afternoon.yaml").write_text(runs)
+    monkeypatch.chdir(tmp_path)
+    assert compose("leaves.yaml", "ssd").optimizer.lr == 0.05
+    assert compose("leaves.yaml", "fedavg", ["objective=byol"]).optimizer.lr == 0.1
+    assert compose("leaves.yaml", "ssd", ["objective=byol"]).method.alpha == 5
+    assert compose("leaves.yaml", "orchestra").objective.clusters == 16
+    configs = suite("afternoon.yaml", {}, [])
+    assert len(configs) == 30
+    assert {config.scenario for config in configs} == {"leaves", "leaves-all"}
+    assert {config.row for config in configs} == {"untrained", "fedavg", "fedavg-byol", "ssd", "ssd-dsr"}
+    words = re.findall(r"`run (leaves.yaml methods=\S+ seeds=\S+)`", text_of("how-to/scenario-files.md"))
+    assert len(configs_of(words[0].split())[0]) == 9
 
 
 def test_the_guides_trainer_trains(tmp_path, monkeypatch):
@@ -140,7 +158,16 @@ def test_the_page_of_commands_and_the_examples_of_the_help_have_every_command():
 
 def run_commands():
     """The commands of all pages that run something with what is shipped: page, words."""
-    unshipped = ("SCENARIO", "suite=NAME", "=mine.", "=decoupled.yaml", "cautious.", "=encoder.pt")
+    unshipped = (
+        "SCENARIO",
+        "suite=NAME",
+        "=mine.",
+        "=decoupled.yaml",
+        "cautious.",
+        "=encoder.pt",
+        "leaves.yaml",
+        "afternoon",
+    )
     for page in (ROOT / "README.md", ROOT / "leaderboards" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = page.read_text().replace("\\\n", " ")
         for line in re.findall(r"(?:^|`)python -m benchmark run ([^`\n]+)", text, re.MULTILINE):
