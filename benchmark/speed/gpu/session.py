@@ -7,6 +7,7 @@ of the time stopped it. Without a GPU all sizes are tiny: a rehearsal.
   minutes=25  output=gpu  accelerator=auto|cuda|cpu  parts=ladder,views  tiny=true
   jobs=8 (processes for what is not timed)
   campaign=NAME (ssd-main; none)  data.root=data
+  carry=FOLDER python=3.12   only lay out what a machine without a network needs, and print the command to run there
   pack=FOLDER data.root=data data.name=cifar10   only pack a data set into archives of less than 60 MB
 """
 
@@ -29,14 +30,15 @@ from benchmark.errors import EX_TEMPFAIL, ConfigError, UserError, count, exit_co
 from benchmark.runtime import program
 from benchmark.speed import report
 from benchmark.speed.gpu import archive, page
+from benchmark.speed.gpu.carry import carry
 from benchmark.speed.gpu.cells import Cell, Part, Results, Setting
 from benchmark.speed.gpu.parts import PARTS
 from benchmark.speed.gpu.workers import Workers, device_error, measured, most_jobs
-from benchmark.tracking.provenance import hardware
+from benchmark.tracking.provenance import ROOT, hardware
 
 OPTIONS = {
     "minutes": "25", "output": "gpu", "accelerator": "auto", "parts": "", "tiny": "", "jobs": "", "campaign": "",
-    "pack": "", "data.root": "data", "data.name": "cifar10",
+    "carry": "", "python": "3.12", "pack": "", "data.root": "data", "data.name": "cifar10",
 }  # fmt: skip
 """Word of the command -> its default; empty: by the machine."""
 CLOSING = 5.0
@@ -70,6 +72,10 @@ class BrokenDeviceError(UserError):
 
 def run(options: Mapping[str, str], started: float, console: Console) -> int:
     """Measure until the time is up; 1 where something failed or is not as it should be."""
+    if options["carry"]:
+        for line in carry(Path(options["carry"]), options["python"], ROOT, Path(options["output"])):
+            console.print(line, highlight=False, soft_wrap=True)
+        return 0
     if options["pack"]:
         for packed in archive.pack(Path(options["data.root"], options["data.name"]), Path(options["pack"])):
             console.print(f"{packed}: {packed.stat().st_size / 1e6:.1f} MB", highlight=False)
