@@ -7,21 +7,25 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from benchmark.errors import count
-from benchmark.execution.base import Executor, PhaseInputs, VisitResult
+from benchmark.execution.base import PhaseInputs, VisitResult
 from benchmark.execution.parallel import ParallelExecutor
 from benchmark.execution.sequential import SequentialExecutor
 from methods.base import Client
 
 log = logging.getLogger(__name__)
 
+ONE_BY_ONE = 0
+"""Lanes of the sequential executor."""
+
 
 class AutotunedExecutor:
-    """Times both executors on a run's own visits, then uses the faster one, for each training phase by itself.
+    """Times three ways on a run's own visits, then uses the fastest one, for each training phase by itself.
 
-    The sequential executor has a trial of `lanes` visits to warm up and one that counts; the parallel one has a trial
-    a round: two to warm up and to record shapes, and one that counts. They are compared by seconds an image. A trial
-    has fewer visits where there are fewer clients. Where the device's memory is too small for the lanes, they are
-    freed and the sequential executor goes on.
+    One by one has a trial of as many visits as there are lanes to warm up and one that counts; all lanes have a trial a
+    round, two to warm up and to record shapes and one that counts; then recorded steps on one lane have one, which are
+    faster where a step's kernels are too small to overlap. They are compared by seconds an image. A trial has fewer
+    visits where there are fewer clients. Where the device's memory is too small for the lanes, they are freed and the
+    visits go on one by one.
 
     Args:
         reference, parallel: the executors. clock: seconds.
@@ -31,6 +35,8 @@ class AutotunedExecutor:
         self, reference: SequentialExecutor, parallel: ParallelExecutor, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self.reference, self.parallel, self.clock, self.images = reference, parallel, clock, reference.images
+        lanes = len(parallel.lanes)
+        self.order = (ONE_BY_ONE, ONE_BY_ONE, lanes, lanes, lanes, *([1] if lanes > 1 else []))
         self.trials: dict[str, list[float]] = {}  # phase -> seconds an image of the trials so far
         self.used_parallel = self.out_of_memory = False
 
@@ -42,25 +48,28 @@ class AutotunedExecutor:
     def run(self, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
         """Visits the clients in order; a reply has to be used before the next one is requested."""
         rest, phase = list(clients), inputs.phase
-        few = max(1, min(len(self.parallel.lanes), len(rest)))  # recorded steps pay on one lane too
-        order = (self.reference, self.reference, self.parallel, self.parallel, self.parallel)
+        few = max(1, min(len(self.parallel.lanes), len(rest)))
         trials = self.trials.setdefault(phase.name, [])
-        executor: Executor = self.reference
-        while phase.work == "train" and executor is self.reference and len(trials) < len(order) and len(rest) >= few:
+        lanes = ONE_BY_ONE
+        while phase.work == "train" and not lanes and len(trials) < len(self.order) and len(rest) >= few:
             tried, rest = rest[:few], rest[few:]
-            executor, started = order[len(trials)], self.clock()
-            yield from self._visits(executor, inputs, tried)
+            lanes, started = self.order[len(trials)], self.clock()
+            yield from self._visits(lanes, inputs, tried)
             trials.append((self.clock() - started) / max(1, sum(self.images(phase, client) for client in tried)))
-        faster = len(trials) == len(order) and trials[-1] < trials[1]
-        yield from self._visits(self.parallel if faster else self.reference, inputs, rest)
+        yield from self._visits(self._fastest(trials), inputs, rest)
 
-    def _visits(self, executor: Executor, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
-        """The visits by an executor; the parallel one is given up where the device's memory is too small for it."""
+    def _fastest(self, trials: Sequence[float]) -> int:
+        """The number of lanes of the fastest way, by the last trial of each; one by one until all were tried."""
+        seconds = dict(zip(self.order, trials, strict=False))
+        return min(seconds, key=seconds.__getitem__) if len(trials) == len(self.order) else ONE_BY_ONE
+
+    def _visits(self, lanes: int, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
+        """The visits on so many lanes; these are given up where the device's memory is too small for them."""
         done = 0
-        if executor is self.parallel and not self.out_of_memory:
+        if lanes and not self.out_of_memory:
             self.used_parallel = True
             try:
-                for result in self.parallel.run(inputs, clients):
+                for result in self.parallel.run(inputs, clients, lanes):
                     done += 1
                     yield result
             except torch.OutOfMemoryError:

@@ -65,14 +65,15 @@ class ParallelExecutor:
         """Whether steps are not recorded; recorded ones round differently."""
         return not self.records
 
-    def run(self, inputs: PhaseInputs, clients: Sequence[Client]) -> Iterator[VisitResult]:
-        """Visits the clients; a reply has to be used before the next one is requested."""
+    def run(self, inputs: PhaseInputs, clients: Sequence[Client], lanes: int | None = None) -> Iterator[VisitResult]:
+        """Visits the clients; a reply has to be used before the next one is requested. lanes: of those, how many."""
         if inputs.phase.work != "train" or self.has_random_steps:
             yield from self.reference.run(inputs, clients)
             return
         pending_visits: deque[tuple[Lane, PendingVisit]] = deque()
-        for client, lane in zip(clients, itertools.cycle(self.lanes), strict=False):
-            if len(pending_visits) == len(self.lanes):
+        used = self.lanes[:lanes]
+        for client, lane in zip(clients, itertools.cycle(used), strict=False):
+            if len(pending_visits) == len(used):
                 yield from self._finished(pending_visits)
             with lane.current():
                 pending_visits.append((lane, lane.begin(inputs, client)))

@@ -202,18 +202,19 @@ class Leaving(FedAvg):
 
 
 class Named:
-    """An executor that yields its name with each client, and advances the clock by `seconds`."""
+    """An executor that yields its name with each client, and advances the clock by `seconds`, on one lane by `alone`."""
 
-    def __init__(self, name, seconds, clock, lanes=2):
-        self.name, self.seconds, self.clock, self.lanes = name, seconds, clock, [None] * lanes
+    def __init__(self, name, seconds, clock, lanes=2, alone=100.0):
+        self.name, self.seconds, self.clock, self.lanes, self.alone = name, seconds, clock, [None] * lanes, alone
 
     def free(self):
         self.lanes.clear()
 
-    def run(self, given, block):
+    def run(self, given, block, lanes=None):
+        seconds = self.alone if lanes == 1 else self.seconds
         for client in block:
-            self.clock.pass_(self.seconds(client) if callable(self.seconds) else self.seconds)
-            yield self.name, client
+            self.clock.pass_(seconds(client) if callable(seconds) else seconds)
+            yield "alone" if lanes == 1 else self.name, client
 
 
 class Clock:
@@ -229,9 +230,9 @@ class Clock:
 class TestMeasured:
     """Executors of two lanes: warm-up is two sequential visits, then two parallel visits in each of two rounds."""
 
-    def visits(self, sequential, parallel, blocks, phase=None, sizes=None):
+    def visits(self, sequential, parallel, blocks, phase=None, sizes=None, alone=100.0):
         clock = Clock()
-        executors = Named("one", sequential, clock), Named("several", parallel, clock)
+        executors = Named("one", sequential, clock), Named("several", parallel, clock, alone=alone)
         for executor in executors:
             executor.images = lambda phase, client: (sizes or {}).get(client, 1)
         self.measured = measured = AutotunedExecutor(*executors, clock)
@@ -239,21 +240,21 @@ class TestMeasured:
         return [list(measured.run(PhaseInputs(phase, round, 9, {}, {}), block)) for round, block in enumerate(blocks)]
 
     def test_the_faster_is_kept(self):
-        rounds = self.visits(1.0, 0.4, [range(8)] * 4)
-        assert all([client for _, client in visits] == list(range(8)) for visits in rounds)
-        one, several = ["one"], ["several"]
-        first = [one * 4 + several * 2 + one * 2, several * 2 + one * 6]
-        assert [[name for name, _ in visits] for visits in rounds] == [*first, several * 8, several * 8]
-        *_, last, after = self.visits(0.4, 1.0, [range(8)] * 4)  # the reference, where it is faster
-        assert [name for name, _ in last] == ["several"] * 2 + ["one"] * 6
-        assert [name for name, _ in after] == ["one"] * 8
+        one, several, alone = ["one"], ["several"], ["alone"]
+        tried = [one * 4 + several * 2 + one * 2, several * 2 + one * 6, several * 2 + one * 6]
+        for seconds, kept in (((1.0, 0.4, 0.5), several), ((1.0, 0.4, 0.3), alone), ((0.4, 1.0, 0.5), one)):
+            *pair, single = seconds
+            rounds = self.visits(*pair, [range(8)] * 5, alone=single)
+            assert all([client for _, client in visits] == list(range(8)) for visits in rounds)
+            names = [[name for name, _ in visits] for visits in rounds]
+            assert names == [*tried, alone * 2 + kept * 6, kept * 8]
 
     def test_small_cohorts_are_tried_over_rounds_and_fewer_clients_than_lanes_too(self):
-        rounds, (one, several) = self.visits(1.0, 0.4, [range(3)] * 6), (["one"], ["several"])
-        expected = [one * 3, one * 3, several * 2 + one, several * 2 + one, several * 3, several * 3]
-        assert [[name for name, _ in visits] for visits in rounds] == expected
-        rounds = self.visits(1.0, 0.4, [range(1)] * 7)
-        assert [name for visits in rounds for name, _ in visits] == ["one", "one", *["several"] * 5]
+        rounds, (one, several) = self.visits(1.0, 0.4, [range(3)] * 7), (["one"], ["several"])
+        tried = [one * 3, one * 3, *[several * 2 + one] * 3, ["alone"] * 2 + several]
+        assert [[name for name, _ in visits] for visits in rounds] == [*tried, several * 3]
+        rounds = self.visits(1.0, 0.4, [range(1)] * 8)
+        assert [name for visits in rounds for name, _ in visits] == [*one * 2, *several * 3, "alone", *several * 2]
 
     @pytest.mark.parametrize(("fails_at", "parallel"), [(4, 0), (5, 1), (6, 10)], ids=["first", "second", "chosen"])
     def test_without_memory_for_the_lanes_the_run_goes_on_one_by_one(self, fails_at, parallel, caplog):
@@ -271,7 +272,7 @@ class TestMeasured:
         sizes = dict.fromkeys(range(4), 10)  # the costliest clients come first
         ones = lambda client: 5.0 if client == 0 else 0.1 * sizes.get(client, 1)  # noqa: E731
         several = lambda client: 0.2 * sizes.get(client, 1)  # noqa: E731
-        *_, last = self.visits(ones, several, [range(8)] * 4, sizes=sizes)
+        *_, last = self.visits(ones, several, [range(8)] * 5, sizes=sizes)
         assert {name for name, _ in last} == {"one"}
 
     def test_what_is_recorded_anew_each_round_counts(self):
@@ -282,7 +283,7 @@ class TestMeasured:
             began["round"] += client == 0
             return 3.0 if client == 0 else 0.1
 
-        *_, last = self.visits(1.0, several, [range(4), *[range(20)] * 4])
+        *_, last = self.visits(1.0, several, [range(4), *[range(20)] * 5])
         assert {name for name, _ in last} == {"one"}
         assert began["round"] == 3
 
@@ -295,7 +296,7 @@ class TestMeasured:
             return 50.0 if len(seen) <= 4 else 0.4 * sizes.get(client, 1)
 
         ones = lambda client: 1.0 * sizes.get(client, 1)  # noqa: E731
-        *_, last = self.visits(ones, several, [range(2, 8), *[range(2)] * 3], sizes=sizes)
+        *_, last = self.visits(ones, several, [range(2, 8), *[range(2)] * 4], sizes=sizes)
         assert {name for name, _ in last} == {"several"}
 
     @pytest.mark.parametrize(("recorded", "rounds", "exact"), [(True, 1, False), (False, 1, True), (True, 0, True)])
