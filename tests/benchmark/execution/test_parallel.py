@@ -202,7 +202,7 @@ class Leaving(FedAvg):
 
 
 class Named:
-    """An executor that yields its name with each client, and advances the clock by `seconds`, on one lane by `alone`."""
+    """An executor that yields its name with each client; the clock moves by `seconds`, on one lane by `alone`."""
 
     def __init__(self, name, seconds, clock, lanes=2, alone=100.0):
         self.name, self.seconds, self.clock, self.lanes, self.alone = name, seconds, clock, [None] * lanes, alone
