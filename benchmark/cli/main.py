@@ -27,7 +27,7 @@ EXAMPLES = """examples:
   python -m benchmark resume runs/digits/ssd/seed1          resume from the last completed round
   python -m benchmark evaluate runs/digits/ssd/seed1 protocols=knn/v1
   python -m benchmark export runs/digits/ssd/seed1 encoder.pt   the run's encoder, for torch, torchvision or timm
-  python -m benchmark compare runs/digits/*/seed0           scores, curves and costs side by side
+  python -m benchmark compare runs/digits/*/seed*           scores, curves and costs of rows side by side
   python -m benchmark tune cifar10-micro fedavg objective=byol optimizer.lr=0.03,0.1,0.3
   python -m benchmark campaign ssd-main minutes=30 data.root=IMAGES   half an hour of a paper's table
   python -m benchmark board                                 the committed results, and leaderboards/README.md

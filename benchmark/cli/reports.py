@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.cli.session import Session
-from benchmark.configuration.compose import only_keys, split, take_keys
+from benchmark.configuration.compose import is_true, only_keys, split, take_keys
 from benchmark.configuration.files import available, facts, papers, summary
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.suites import row_line
@@ -24,7 +24,7 @@ LISTS = (*(f"{group}s" for group in GROUPS), "encoders", "server_optimizers", "p
 REPOSITORY, INTO = Path("leaderboards"), "repository"
 """Folder of the committed board, and the value of `into` that stands for it."""
 BOARD = "[collect=RUNS [into=repository]] [folder=BOARD]"
-COMPARE = "RUN_DIR RUN_DIR ... [output=FOLDER]"
+COMPARE = "RUN_DIR RUN_DIR ... [clients=true] [format=latex|csv|markdown [metrics=all]] [output=FOLDER]"
 CITE = "NAME [NAME ...]"
 SERVER_OPTIMIZERS = {
     "methods.server.Momentum": "fedavgm",
@@ -80,25 +80,43 @@ def _board_folder(options: Mapping[str, str]) -> Path:
 
 
 def compare(words: list[str], session: Session) -> None:
-    """Print scores, curves, costs and differing settings of runs side by side, and draw a figure of them."""
-    from benchmark.tracking import comparison, comparison_figure
+    """Print scores, curves, costs and differing settings side by side, seeds of a row pooled, and draw a figure."""
+    from benchmark.tracking import comparison, comparison_figure, comparison_paper, comparison_scores, comparison_tables
 
     paths, overrides = split(words)
-    options, rest = take_keys(overrides, "output")
+    options, rest = take_keys(overrides, "output", "format", "clients", "metrics")
     if rest or len(paths) < 2:
         given = " ".join(words) or "no run"
         raise ConfigError(f"usage: python -m benchmark compare {COMPARE}, with two run folders or more; got {given}")
+    if (form := str(options.get("format", ""))) not in ("", *comparison_paper.FORMS):
+        known = comparison_paper.FORMS
+        raise ConfigError(f"format={form}{nearest(form, known)}: choose {', '.join(known)}, or leave it out")
+    if options.get("metrics", "all") != "all":
+        raise ConfigError(f"metrics={options['metrics']}: give metrics=all, or leave it out for one of each protocol")
+    clients = is_true(options, "clients")
     folders = [Path(path) for path in paths]
     resolved = [folder.resolve() for folder in folders]
     if repeated := [folder for folder, place in zip(folders, resolved, strict=True) if resolved.count(place) > 1]:
         raise ConfigError(f"{repeated[0]} is named twice: name each run once")
     runs = [comparison.read_run(folder) for folder in folders]
-    labels = comparison.names(runs)
-    for table in comparison.tables(runs, labels):
-        session.console.print(table)
+    pools = comparison.pooled(runs)
+    labels, lines = comparison.names(pools), comparison_scores.score_lines(pools, clients)
+    if form and not lines:
+        raise ConfigError(
+            f"format={form} is the table of scores, and no run has a score: see `python -m benchmark evaluate`"
+        )
+    if form:
+        text = comparison_paper.table(form, pools, lines, "metrics" in options)
+        session.console.print(Text(text.rstrip("\n")), soft_wrap=True)
+    else:
+        for table in comparison_tables.tables(pools, labels, lines):
+            session.console.print(table)
+    if form and "output" not in options:
+        return
     file = Path(str(options.get("output", comparison.common_folder(runs)))) / "compare.png"
-    comparison_figure.draw(runs, labels, file)
-    session.console.print(Text(f"figure: {file}"), soft_wrap=True)
+    comparison_figure.draw(pools, labels, file)
+    if not form:
+        session.console.print(Text(f"figure: {file}, and as .pdf and .svg"), soft_wrap=True)
 
 
 def cite(words: list[str], session: Session) -> None:

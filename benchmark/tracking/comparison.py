@@ -1,31 +1,26 @@
-"""Runs side by side: their scores, curves, costs and settings, read from their folders alone."""
+"""Runs to be set side by side, read from their folders alone; seeds of one setting are pooled."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from reprlib import repr as shortened
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.box import SIMPLE_HEAD
-from rich.table import Column, Table
 
 from benchmark.configuration.compose import load
 from benchmark.configuration.identity import settings
 from benchmark.errors import ConfigError
 from benchmark.tracking.jsonl import read_lines
 from benchmark.tracking.record import curve
-from eval.protocol import PROTOCOLS, EvalError, Protocol, find
 from leaderboards import store
-from leaderboards.encoders import WORST, count, shown
+from leaderboards.encoders import count, shown
+from leaderboards.markdown import seeds_phrase
+from leaderboards.rank import Cell, finished
 
-MOST_ROUNDS = 8
-"""Largest number of rounds in the table of the monitor's scores."""
 MONITORS = {"monitor": "kNN on held-out training images (%)", "effective_rank": "effective rank (dimensions)"}
 """The monitor's number -> what it is."""
-BEST = "*"
-"""Mark of the best score of a row, readable without colours."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class RunContent:
     record: Mapping[str, Any]
     points: Sequence[Mapping[str, float]]
 
-    @property
+    @cached_property
     def scores(self) -> Mapping[str, Mapping[str, float]]:
         """Protocol -> metric -> value, as they are shown."""
         return shown(dict(self.record))
@@ -56,9 +51,47 @@ class RunContent:
         """A score as it is shown; None: not measured."""
         return self.scores.get(protocol, {}).get(metric)
 
-    def monitor(self, key: str) -> dict[int, float]:
-        """Round -> one of the monitor's numbers."""
-        return {int(point["round"]): point[key] for point in self.points if key in point}
+    def curve(self, key: str) -> dict[int, float]:
+        """Round -> "loss", or one of the monitor's numbers."""
+        lines = self.history if key == "loss" else self.points
+        return {int(line["round"]): line[key] for line in lines if line.get(key) is not None}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Runs that differ by seed alone, in order of seed: a column of the tables. One run may be a pool."""
+
+    runs: tuple[RunContent, ...]
+
+    @property
+    def config(self) -> DictConfig:
+        """Of the first run; of the others all but the seed is the same."""
+        return self.runs[0].config
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seed of each run."""
+        return tuple(run.config.seed for run in self.runs)
+
+    @property
+    def encoders(self) -> int:
+        """How many encoders were scored, the most of any run."""
+        return max(run.encoders for run in self.runs)
+
+    def cell(self, protocol: str, metric: str) -> Cell | None:
+        """A score as it is shown, over the runs that have it; None: no run has."""
+        return cell_of([run.score(protocol, metric) for run in self.runs])
+
+    def curve(self, key: str) -> dict[int, list[float]]:
+        """Round -> the value of each run, at the rounds that all runs have; see `RunContent.curve`."""
+        each = [run.curve(key) for run in self.runs]
+        return {round: [values[round] for values in each] for round in sorted(set.intersection(*map(set, each)))}
+
+
+def cell_of(values: Sequence[float | None]) -> Cell | None:
+    """The cell of the values that are there; None where there is none."""
+    present = [value for value in values if value is not None]
+    return Cell.of(present) if present else None
 
 
 def read_run(folder: Path) -> RunContent:
@@ -88,106 +121,58 @@ def read_run(folder: Path) -> RunContent:
     return RunContent(folder, config, history, store.read(records[0]) if records else {}, points)
 
 
-def names(runs: Sequence[RunContent]) -> list[str]:
-    """The shortest names that tell the runs apart: of rows, with seeds, with scenarios, or else the folders."""
-    for style in ("{row}", "{row} seed {seed}", "{scenario} {row}", "{scenario} {row} seed {seed}"):
-        each = [style.format(row=run.config.row, seed=run.config.seed, scenario=run.config.scenario) for run in runs]
-        if len(set(each)) == len(runs):
-            return each
-    return [str(run.folder) for run in runs]
+def pooled(runs: Sequence[RunContent]) -> list[Pool]:
+    """The runs by setting: those of one scenario and row that differ by seed alone are one pool.
+
+    A run that goes on is with those that did as many rounds; a second run of one seed is in another pool.
+    """
+    pools = list[tuple[dict[str, Any], dict[int, RunContent]]]()
+    for run in runs:
+        own = _setting(run)
+        for setting, by_seed in pools:
+            if setting == own and run.config.seed not in by_seed:
+                by_seed[run.config.seed] = run
+                break
+        else:
+            pools.append((own, {run.config.seed: run}))
+    return [Pool(tuple(by_seed[seed] for seed in sorted(by_seed))) for _, by_seed in pools]
 
 
-def tables(runs: Sequence[RunContent], labels: Sequence[str]) -> list[Table]:
-    """Scores, the monitor over rounds, costs, and settings that differ; a table without a row is left out."""
-    made = {
-        f"scores, the best marked {BEST}": (["protocol", "metric", "better"], _score_rows(runs)),
-        f"monitor: {MONITORS[monitored(runs)]}": (["round"], _monitor_rows(runs)),
-        "costs": (["", "unit"], _cost_rows(runs)),
-        "settings that differ": (["key"], _setting_rows(runs)),
-    }
-    filled = []
-    for title, (columns, rows) in made.items():
-        table = Table(*(Column(name, overflow="fold") for name in columns), title=title, box=SIMPLE_HEAD)
-        table.title_justify = "left"
-        for label in labels:
-            table.add_column(label, justify="right", overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        if table.row_count:
-            filled.append(table)
-    return filled
+def _setting(run: RunContent) -> dict[str, Any]:
+    """What the runs of a pool share."""
+    over = bool(run.record) and finished(dict(run.record))
+    data = run.record["provenance"]["dataset"] if run.record else None
+    names = {"scenario": run.config.scenario, "row": run.config.row, "seed": None}
+    return {**settings(run.config), **names, "rounds done": "all" if over else len(run.history), "dataset": data}
 
 
-def _score_rows(runs: Sequence[RunContent]) -> Iterable[list[str]]:
-    """Every metric that a run has, the headline of each protocol first; of a protocol that no longer exists, none."""
-    measured, several = {protocol for run in runs for protocol in run.scores}, any(run.encoders > 1 for run in runs)
-    for protocol in [*(known for known in PROTOCOLS if known in measured), *sorted(measured - PROTOCOLS.keys())]:
-        try:
-            headline, directions = find(protocol).headline, find(protocol).better
-        except EvalError:
-            headline, directions = "", Protocol("", dict, "").better
-        metrics = dict.fromkeys(metric for run in runs for metric in run.scores.get(protocol, {}))
-        for metric in sorted(metrics, key=lambda metric: (metric != headline, metric)):
-            name, better = metric, directions(metric)
-            if several and metric.startswith("accuracy"):
-                name = f"{metric.removesuffix(WORST)}, {'worst' if metric.endswith(WORST) else 'mean'} of encoders"
-            first = protocol if metric == headline else ""
-            yield [first, name, better, *_marked([run.score(protocol, metric) for run in runs], better)]
+def names(pools: Sequence[Pool], counted: bool = True) -> list[str]:
+    """The shortest names that tell the pools apart: of rows, with seeds, with scenarios, or else the folders.
+
+    counted: with the number of seeds, as "ssd (3 seeds)", where a pool has several and its name does not list them.
+    """
+    counts = [f" ({seeds_phrase([len(pool.runs)])})" if counted and len(pool.runs) > 1 else "" for pool in pools]
+    for style in ("{row}", "{row} {seeds}", "{scenario} {row}", "{scenario} {row} {seeds}"):
+        each = [
+            style.format(row=pool.config.row, scenario=pool.config.scenario, seeds=_seeds(pool.seeds)) for pool in pools
+        ]
+        if len(set(each)) == len(pools):
+            return each if "{seeds}" in style else list(map(str.__add__, each, counts))
+    return [f"{_folder(pool)}{end}" for pool, end in zip(pools, counts, strict=True)]
 
 
-def _marked(values: Sequence[float | None], better: str = "") -> list[str]:
-    """The values as text, with a mark at the best of several; a run without a value has none."""
-    present = [value for value in values if value is not None]
-    best = {"higher": max, "lower": min}[better](present) if better and len(present) > 1 else None
-    return ["" if value is None else f"{value:,.4g}{BEST if value == best else ''}" for value in values]
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+def _folder(pool: Pool) -> Path:
+    return pool.runs[0].folder if len(pool.runs) == 1 else common_folder(pool.runs)
 
 
 def monitored(runs: Sequence[RunContent]) -> str:
     """Which of the monitor's numbers is shown: kNN accuracy, or effective rank where no run has labels."""
     measured = {key for run in runs for point in run.points for key in point}
     return "effective_rank" if "effective_rank" in measured and "monitor" not in measured else "monitor"
-
-
-def _monitor_rows(runs: Sequence[RunContent]) -> Iterable[list[str]]:
-    """The monitor's number at some of the rounds at which a run was monitored, the last one among them."""
-    curves = [run.monitor(monitored(runs)) for run in runs]
-    rounds = sorted({round for values in curves for round in values})
-    step = -(-len(rounds) // MOST_ROUNDS) if rounds else 1
-    for round in reversed(rounds[::-1][::step]):
-        yield [str(round), *_marked([values.get(round) for values in curves])]
-
-
-def _cost_rows(runs: Sequence[RunContent]) -> Iterable[list[str]]:
-    """Rounds, images, bytes and seconds."""
-    yield ["rounds", "", *(f"{len(run.history)} of {run.config.federation.rounds}" for run in runs)]
-    for name, unit, key, scale, form in (
-        ("images of training", "", "images", 1, ",.0f"),
-        ("sent by clients", "MB", "bytes_up", 1e6, ",.1f"),
-        ("sent to clients", "MB", "bytes_down", 1e6, ",.1f"),
-        ("training", "s", "seconds", 1, ",.1f"),
-    ):
-        each = [[line[key] for line in run.history] for run in runs]
-        totals = [sum(sum(spent.values()) if isinstance(spent, Mapping) else spent for spent in run) for run in each]
-        yield [name, unit, *(f"{total / scale:{form}}" for total in totals)]
-    if any(run.encoders > 1 for run in runs):
-        yield ["encoders scored", "", *(f"{run.encoders}" if run.encoders else "" for run in runs)]
-    evaluation = (f"{run.record['seconds']['evaluation']:,.1f}" if run.scores else "" for run in runs)
-    yield ["evaluation", "s", *evaluation]
-
-
-def _setting_rows(runs: Sequence[RunContent]) -> Iterable[list[str]]:
-    """The settings that define a run and are not the same in all."""
-    each, unset = [settings(run.config) for run in runs], object()
-
-    def text(value: Any) -> str:
-        if isinstance(value, str):  # of a class by import path its name
-            return value.rpartition(".")[2] if "." in value and "/" not in value and " " not in value else value
-        return "" if value is unset else shortened(value)
-
-    for key in sorted({key for values in each for key in values}):
-        found = [values.get(key, unset) for values in each]
-        if any(value != found[0] for value in found):
-            yield [key, *map(text, found)]
 
 
 def common_folder(runs: Sequence[RunContent]) -> Path:

@@ -1,16 +1,23 @@
-"""Runs side by side, from their folders alone."""
+"""Runs side by side, from their folders alone; seeds of one setting are a column."""
 
+import csv
 import json
 import shutil
 from dataclasses import replace
 
 import pytest
+from matplotlib.axes import Axes
+from omegaconf import OmegaConf
 from PIL import Image
 
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
-from benchmark.tracking.comparison import common_folder, names, read_run, tables
-from benchmark.tracking.comparison_figure import draw
+from benchmark.tracking.comparison import Pool, common_folder, names, pooled, read_run
+from benchmark.tracking.comparison_figure import draw, looks
+from benchmark.tracking.comparison_paper import table
+from benchmark.tracking.comparison_scores import score_lines
+from benchmark.tracking.comparison_tables import tables
+from leaderboards.palette import LIGHT
 from tests.run_helpers import TINY
 
 
@@ -39,17 +46,177 @@ def test_scores_curves_costs_and_settings_of_runs_are_printed_side_by_side(folde
     assert (folders[0].parent.parent / "compare.png").is_file()
 
 
+def alone(*runs):
+    """A pool for each run."""
+    return [Pool((run,)) for run in runs]
+
+
+def seeds(run, *scores, **config):
+    """The run under seeds 0, 1, ..., each with scores of its own; config: keys that all have."""
+    return [
+        replace(run, config=OmegaConf.merge(run.config, config, {"seed": seed}), record={**run.record, "scores": each})
+        for seed, each in enumerate(scores)
+    ]
+
+
+def cells(pools, clients=False):
+    """Metric, as it is shown -> the cells of the table of scores."""
+    scores, *_ = tables(pools, names(pools), score_lines(pools, clients))
+    _, metrics, _, *columns = [list(column.cells) for column in scores.columns]
+    return dict(zip(metrics, zip(*columns, strict=True), strict=True))
+
+
 def test_the_best_of_a_row_is_marked_in_the_better_direction(folders):
     runs = [read_run(folder) for folder in folders[:2]]
     scores = [
         {"linear/v1": {"accuracy": 50.0}, "geometry/v1": {"alignment": 0.5}},
         {"linear/v1": {"accuracy": 60.0}, "geometry/v1": {"alignment": 0.25}, "knn/v1": {"accuracy": 40.0}},
     ]
-    runs = [replace(run, record={**run.record, "scores": each}) for run, each in zip(runs, scores, strict=True)]
-    table, *_ = tables(runs, names(runs))
+    pools = alone(*(seeds(run, each)[0] for run, each in zip(runs, scores, strict=True)))
+    table, *_ = tables(pools, names(pools), score_lines(pools))
     protocols, _, _, *cells = [list(column.cells) for column in table.columns]
-    assert protocols == ["linear/v1", "knn/v1", ""]
+    assert protocols == ["linear/v1", "knn/v1", "geometry/v1"]
     assert cells == [["50", "", "0.5"], ["60*", "40", "0.25*"]]
+
+
+def test_seeds_of_a_row_are_a_column_of_means_and_spreads(folders):
+    first, second, _ = (read_run(folder) for folder in folders)
+    three = seeds(first, *({"knn/v1": {"accuracy": value, "k": 9.0}} for value in (50.0, 53.0, 56.0)))
+    three[2] = replace(three[2], history=[{**line, "seconds": line["seconds"] + 1} for line in first.history])
+    three[0] = replace(three[0], points=[{**point, "monitor": point["monitor"] + 3} for point in first.points])
+    pools = pooled([three[2], *seeds(second, {"knn/v1": {"accuracy": 52.0}}), three[0], three[1]])
+    assert [pool.seeds for pool in pools] == [(0, 1, 2), (0,)]
+    assert names(pools) == ["fedavg (3 seeds)", "fedprox+mu=0.5"]
+    assert cells(pools) == {"accuracy": ("53.00 ± 3.00*", "52"), "k": ("9", "")}  # plain where seeds do not differ
+    scores, monitor, costs, differing = tables(pools, names(pools), score_lines(pools))
+    assert "sample standard deviation" in str(scores.title)
+    last, total = first.points[-1]["monitor"], sum(line["seconds"] for line in first.history)
+    assert list(monitor.columns[1].cells)[-1] == f"{last + 1:.2f} ± 1.73"
+    shown = dict(zip(costs.columns[0].cells, costs.columns[2].cells, strict=True))
+    assert shown["rounds"] == "3 of 3"
+    assert shown["training"] == f"{total + 1:.1f} ± 1.7"
+    assert "±" not in shown["sent by clients"]
+    assert dict(zip(differing.columns[0].cells, differing.columns[1].cells, strict=True))["seed"] == "0, 1, 2"
+
+
+def test_a_pool_is_of_one_setting_and_of_as_many_rounds(folders):
+    first, second, early = (read_run(folder) for folder in folders)
+    same = {"knn/v1": {"accuracy": 50.0}}
+    zero, one = seeds(first, same, same)
+    (other,) = seeds(first, same, optimizer={"lr": 0.5})
+    (named,) = seeds(first, same, scenario="other")
+    other, named = (replace(run, config=OmegaConf.merge(run.config, {"seed": 1})) for run in (other, named))
+    for run in (other, named, early, replace(one, record={**one.record, "provenance": {"dataset": "other"}})):
+        assert len(pooled([zero, run])) == 2
+    assert len(pooled([zero, zero])) == 2  # two runs of one seed
+    assert len(pooled([early, replace(early, config=zero.config)])) == 1  # both go on, after as many rounds
+    assert [pool.seeds for pool in pooled([zero, second, one])] == [(0, 1), (0,)]
+
+
+def test_clients_are_folded_into_the_worst_with_its_name_the_median_and_the_best(folders):
+    run = read_run(folders[0])
+    a, b = (
+        {f"accuracy of {name}": value for name, value in each.items()}
+        for each in ({"x": 40.0, "y_1": 60.0, "z": 70.0}, {"x": 50.0, "y_1": 20.0, "z": 90.0})
+    )
+    scores = [{"clients/v2": {"accuracy": 55.0, **each}} for each in (a, b, a)]
+    pools = pooled(seeds(run, *scores)) + alone(*seeds(run, scores[1], row="other"))
+    assert cells(pools) == {
+        "accuracy": ("55*", "55*"),
+        "worst client": ("33.33 ± 11.55* (x in 2 of 3)", "20 (y_1)"),
+        "median client": ("56.67 ± 5.77*", "50"),
+        "best client": ("76.67 ± 11.55", "90*"),
+    }
+    every = cells(pools, clients=True)
+    assert list(every) == ["accuracy", "accuracy of x", "accuracy of y_1", "accuracy of z"]
+    assert every["accuracy of x"] == ("43.33 ± 5.77", "50*")
+    latex = table("latex", pools, score_lines(pools))
+    assert r"$\mathbf{33.3 \pm 11.5}$ (x in 2 of 3)" in latex
+    assert r"$20.0$ (y\_1)" in latex
+    assert "| 20.0 (y\\_1) |" in table("markdown", pools, score_lines(pools))
+    each = {"accuracy of x": 10.0, "accuracy of x_mean": 50.0, "accuracy of y": 30.0, "accuracy of y_mean": 40.0}
+    assert cells(alone(*seeds(run, {"clients/v2": each})))["worst client"] == ("40 (y)",)  # by the mean of encoders
+
+
+def test_a_score_that_a_seed_lacks_says_of_how_many_it_is(folders):
+    run = read_run(folders[0])
+    pools = pooled(
+        seeds(run, {"knn/v1": {"accuracy": 50.0}}, {"knn/v1": {"accuracy": 60.0}}, {"linear/v1": {"accuracy": 7.0}})
+    )
+    assert cells(pools)["accuracy"] == ("55.00 ± 7.07 (2 seeds)",)
+    assert "| 7.0 (one seed) | 55.0 ± 7.1 (2 seeds) |" in table("markdown", pools, score_lines(pools))
+
+
+def test_the_tables_of_a_paper_have_a_line_for_each_row(folders):
+    first, second, _ = (read_run(folder) for folder in folders)
+    fine = {"geometry/v1": {"effective_rank": 4.25, "alignment": 0.5}}
+    pools = pooled(
+        [
+            *seeds(first, {"knn/v1": {"accuracy": 50.0}, **fine}, {"knn/v1": {"accuracy": 53.0}, **fine}),
+            *seeds(second, {"knn/v1": {"accuracy": 51.46}}, row=r"a_b&50%\[x"),
+        ]
+    )
+    latex = table("latex", pools, score_lines(pools)).splitlines()
+    assert latex[1:5] == [
+        r"\begin{tabular}{lrrr}",
+        r"\toprule",
+        r" & seeds & kNN (\%) & effective rank \\",
+        r"\midrule",
+    ]
+    assert latex[5] == r"fedavg & 2 & $\mathbf{51.5 \pm 2.1}$ & $4.2 \pm 0.0$ \\"
+    assert latex[6] == r"a\_b\&50\%\textbackslash{}{[}x & 1 & $\mathbf{51.5}$ & -- \\"  # as good, as it is shown
+    assert latex[7:] == [r"\bottomrule", r"\end{tabular}"]
+    assert "sample standard deviation over 1 to 2 seeds" in latex[0]
+    markdown = table("markdown", pools, score_lines(pools), every=True).splitlines()
+    assert markdown[:2] == ["|  | seeds | kNN (%) | effective rank | alignment |", "|---|---:|---:|---:|---:|"]
+    assert markdown[2] == "| fedavg | 2 | **51.5 ± 2.1** | 4.2 ± 0.0 | 0.500 ± 0.000 |"
+    one, other = csv.DictReader(table("csv", pools, score_lines(pools)).splitlines())
+    assert (one["row"], one["seeds"], other["seeds"]) == ("fedavg", "0 1", "0")
+    assert float(one["knn/v1 accuracy mean"]) == 51.5
+    assert float(one["knn/v1 accuracy spread"]) == pytest.approx(1.5 * 2**0.5)
+    assert [each["knn/v1 accuracy n"] for each in (one, other)] == ["2", "1"]
+    assert [other[f"geometry/v1 alignment {part}"] for part in ("mean", "spread", "n")] == ["", "", "0"]
+    assert [other["knn/v1 accuracy mean"], other["knn/v1 accuracy spread"]] == ["51.46", ""]
+
+
+def test_a_format_prints_the_table_alone(folders, capsys, tmp_path):
+    done = list(map(str, folders[:2]))
+    (folders[0].parent.parent / "compare.png").unlink(missing_ok=True)
+    assert main(["compare", *done, "format=csv"]) == 0
+    heading, *rows = csv.reader(capsys.readouterr().out.splitlines())
+    assert [len(row) for row in rows] == [len(heading)] * 2
+    assert not (folders[0].parent.parent / "compare.png").exists()
+    assert main(["compare", *done, "format=latex", "metrics=all", f"output={tmp_path}"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("% ")
+    assert printed.endswith("\\end{tabular}\n")
+    assert "alignment" in printed
+    assert sorted(file.suffix for file in tmp_path.iterdir()) == [".pdf", ".png", ".svg"]
+    unscored = shutil.copytree(folders[2], tmp_path / "unscored")
+    assert main(["compare", str(folders[2]), str(unscored), "format=csv"]) == 2
+    assert "no run has a score" in capsys.readouterr().err
+
+
+def test_the_figure_has_a_colour_a_row_and_bands_from_the_lowest_seed_to_the_highest(folders, tmp_path, monkeypatch):
+    first, second, early = (read_run(folder) for folder in folders)
+    two = seeds(first, *({"knn/v1": {"accuracy": value}} for value in (40.0, 60.0)))
+    two[1] = replace(two[1], points=[{**point, "monitor": point["monitor"] + 2} for point in first.points])
+    pools = [*pooled(two), *alone(early, second)]
+    assert [look.colour for look in looks(pools)] == [LIGHT[0], LIGHT[0], LIGHT[1]]
+    assert len({(look.colour, look.dash) for look in looks(pools)}) == 3
+    assert len({look.colour for look in looks(alone(first, early))}) == 2  # of one row alone
+    bands = []
+    monkeypatch.setattr(Axes, "fill_between", lambda *args, color, **_: bands.append((args[1:], color)))
+    for folder in ("one", "other"):
+        draw(pools, names(pools), tmp_path / folder / "compare.png")
+    last = first.points[-1]["monitor"]
+    (rounds, low, high), colour = bands[1]
+    assert (list(rounds)[-1], list(low)[-1], list(high)[-1], colour) == (3, last, last + 2, LIGHT[0])
+    for ending, start in ((".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")):
+        one, other = ((tmp_path / folder / f"compare{ending}").read_bytes() for folder in ("one", "other"))
+        assert one.startswith(start)
+        assert one == other
+    assert b"/Type3" not in (tmp_path / "one" / "compare.pdf").read_bytes()
 
 
 def test_an_unfinished_run_has_its_rounds_and_no_scores(folders, capsys, tmp_path):
@@ -58,7 +225,7 @@ def test_an_unfinished_run_has_its_rounds_and_no_scores(folders, capsys, tmp_pat
     assert f"1 of {read_run(folders[2]).config.federation.rounds}" in printed
     assert f"figure: {tmp_path / 'figures' / 'compare.png'}" in printed
     empty = [replace(read_run(folder), history=[], record={}, points=[]) for folder in folders[:2]]
-    draw(empty, ["a", "b"], tmp_path / "empty.png")  # runs without any round
+    draw(alone(*empty), ["a", "b"], tmp_path / "empty.png")  # runs without any round
     with Image.open(tmp_path / "empty.png") as one, Image.open(tmp_path / "figures" / "compare.png") as other:
         assert other.width > other.height
         assert one.width < other.width
@@ -66,9 +233,13 @@ def test_an_unfinished_run_has_its_rounds_and_no_scores(folders, capsys, tmp_pat
 
 def test_a_name_has_what_tells_runs_apart_and_the_figure_lies_in_the_folder_that_holds_all(folders):
     first, second, third = (read_run(folder) for folder in folders)
-    assert names([first, second]) == ["fedavg", "fedprox+mu=0.5"]
-    assert names([first, third]) == ["fedavg seed 0", "fedavg seed 1"]
-    assert names([first, first]) == [str(first.folder)] * 2
+    assert names(alone(first, second)) == ["fedavg", "fedprox+mu=0.5"]
+    assert names(pooled([first, third])) == ["fedavg seed 0", "fedavg seed 1"]
+    assert names(alone(first, first)) == [str(first.folder)] * 2
+    two = Pool(tuple(seeds(first, {}, {})))
+    assert names([two, *alone(third)]) == ["fedavg seeds 0, 1", "fedavg seed 1"]
+    assert names([two, two]) == [f"{common_folder(two.runs)} (2 seeds)"] * 2
+    assert names([two, *alone(second)], counted=False) == ["fedavg", "fedprox+mu=0.5"]
     assert common_folder([first, third]).resolve() == folders[0].parent.resolve()
     assert common_folder([first, second]).resolve() == folders[0].parent.parent.resolve()
 
@@ -80,6 +251,9 @@ def test_a_name_has_what_tells_runs_apart_and_the_figure_lies_in_the_folder_that
         (["{0}", "{0}"], "is named twice"),
         (["{0}", "nowhere"], "nowhere is not a run folder"),
         (["{0}", "{1}", "seed=1"], "with two run folders or more"),
+        (["{0}", "{1}", "format=latx"], "format=latx (did you mean 'latex'?): choose latex, csv, markdown"),
+        (["{0}", "{1}", "format=csv", "metrics=accuracy"], "metrics=accuracy: give metrics=all"),
+        (["{0}", "{1}", "clients=3"], "clients=3: give true or false"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(folders, words, message, capsys):
