@@ -24,7 +24,7 @@ class Mean:
     by: "examples" (a client's number of images), "batches" (of one local epoch, with one too small to train on),
         "clients" (equal), or a function of (server Tree, message) that gives a weight or a Tree of weights shaped like
         the entry.
-    over: "weights" divides by the sum of the weights, "clients" by the number of clients (L-DAWA).
+    over: what the weighted sum is divided by: "weights", their sum, or "clients", the number of clients (L-DAWA).
     """
 
     by: str | Callable[[Tree, Message], Any] = "examples"
