@@ -23,7 +23,7 @@ DOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 WORKERS = --numprocesses auto --maxprocesses 8 --dist worksteal
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS)
 
-.PHONY: help install benchmark test quick long mutants check pages docs fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
+.PHONY: help install benchmark test quick long mutants check pages docs tutorials fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ pages: install  ## write what follows from a new method, objective or protocol: 
 docs: install  ## build the documentation and its reference into site/ and open it in a browser
 	$(DOCS)
 	$(BIN)/python -m webbrowser -t "file://$(CURDIR)/site/index.html"
+
+tutorials: install  ## run the notebooks of docs/tutorials and save them with their outputs (ARGS=own-method): three minutes
+	PYTHONPATH=docs $(BIN)/python -m generate.run_notebooks $(ARGS)
 
 fuzz: install  ## FUZZ=2000 hostile commands, as many records, 1,000 folders of images, 200 damaged runs: ten minutes
 	FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED) $(PYTEST) tests/fuzz tests/leaderboards/test_hostile_records.py --timeout 1800

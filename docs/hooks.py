@@ -13,7 +13,7 @@ from mkdocs.exceptions import PluginError  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 from mkdocs.structure.pages import Page  # noqa: E402
 
-from generate import links, public, tables  # noqa: E402
+from generate import links, notebooks, public, tables  # noqa: E402
 from generate.markdown import Viewer  # noqa: E402
 
 LISTED = {"Methods": "methods", "Studies": "studies"}
@@ -60,7 +60,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = (ROOT / source).read_text(encoding="utf-8")
         shown = text if source.endswith(".md") else f"# Licence\n\n```text\n{text}\n```\n"
         files.append(File.generated(config, page, content=shown))
-    for page, text in {**public.pages(), **tables.pages()}.items():
+    for page, text in {**public.pages(), **tables.pages(), **notebooks.pages()}.items():
         files.append(File.generated(config, page, content=text))
     for figure in sorted((ROOT / "leaderboards" / "figures").glob("*.svg")):
         files.append(File.generated(config, str(figure.relative_to(ROOT)), abs_src_path=str(figure)))

@@ -71,7 +71,7 @@ def site_page(path: str, modules: Callable[[str], Target | None]) -> Target | No
     if page := DOCUMENTS.get(path) or GENERATED.get(path):
         return Target(page)
     if path.startswith("docs/") and (ROOT / path).is_file():
-        return Target(path.removeprefix("docs/"))
+        return Target(path.removeprefix("docs/").replace(".ipynb", ".md"))
     if path.endswith(".svg") and (ROOT / path).is_file():
         return Target(path)
     return modules(path)
