@@ -87,7 +87,7 @@ def _check_name(kind: str, name: str, shipped: bool) -> None:
         letters = re.sub(r"\W+", "_", re.sub(r"\.(py|ya?ml)$", "", name), flags=re.ASCII).strip("_") or "own"
         other = letters if letters[0].isalpha() else f"{kind}_{letters}"
         raise ConfigError(f"{name!r} is no name of a module: give letters, digits and underscores, such as {other}")
-    if keyword.iskeyword(name) or keyword.iskeyword(name.lower()):
+    if any(map(keyword.iskeyword, (name, name.lower(), _class(name)))):
         raise ConfigError(f"{name} is a word of Python's own: {_other(name)}")
     if _plain(name) in map(_plain, _taken(kind)):
         raise ConfigError(f"{name} is taken by a shipped {kind}: {_other(name)}")
