@@ -112,7 +112,7 @@ def test_the_method_of_the_first_page_goes_a_part_of_the_way(tmp_path, monkeypat
 NAMED = re.compile(r"\bdocs/[\w/-]+\.(?:md|svg|json|png)\b")
 """A page or a figure by its path from the root."""
 TEXT = (".py", ".md", ".yaml", ".yml", ".ipynb", ".j2")
-MADE_UP = ("test_docs.py", "test_docs_site.py", "test_shipping.py")
+MADE_UP = ("test_docs.py", "test_docs_site.py", "test_new.py", "test_shipping.py")
 """Tests that name pages that there are not."""
 TO_BE_WRITTEN = ("add-a-method.md", "docs/methods/fedexp.md")
 
