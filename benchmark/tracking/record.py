@@ -13,6 +13,7 @@ from benchmark.evaluation.protocols import Scores, combine
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.provenance import provenance
 from datamodules.federated import FederatedDataModule
+from eval.protocol import OWN
 from leaderboards.encoders import MEAN, WORST, count, mean_of, shown
 from leaderboards.schema import SCHEMA, Record
 
@@ -153,12 +154,14 @@ def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
 
 
 def headline(result: Record) -> str:
-    """A record's accuracies, label-free score, largest epsilon, times and an early end in one line."""
-    scores = [
-        f"{protocol} {', '.join(numbers)}"
-        for protocol, metrics in shown(result).items()
-        if (numbers := [form.format(metrics[metric]) for metric, form in HEADLINES.items() if metric in metrics])
-    ]
+    """A record's accuracies, label-free score, own protocols, largest epsilon, times and an early end in one line."""
+    scores = list[str]()
+    for protocol, metrics in shown(result).items():
+        numbers = [form.format(metrics[metric]) for metric, form in HEADLINES.items() if metric in metrics]
+        if not numbers and OWN.fullmatch(protocol):
+            numbers = [f"{metric} {value:.4g}" for metric, value in metrics.items()][:1]
+        if numbers:
+            scores.append(f"{protocol} {', '.join(numbers)}")
     if scores and (several := mean_of(count(result))):
         scores[0] = f"{several}: {scores[0]}"
     if result["epsilon"] is not None:

@@ -104,7 +104,7 @@ def test_in_a_folder_of_ones_own(kind, folder, call, tmp_path):
     for command in commands(out):
         if command[3] == "run":
             ((config,), _) = configs_of(command[4:])
-            assert "own_fed" in f"{config.scenario} {config.row}"
+            assert "own_fed" in f"{config.scenario} {config.row} {config.evaluation.protocols}"
     assert ["python", "-m", "pytest", "-q", "test_own_fed.py"] in commands(out)
 
 
