@@ -138,3 +138,21 @@ def test_head(build):
     run.loop.fit()
     assert set(run.loop.server["weights"]) == {"encoder", "projector", "head"}
     assert run_helpers.apart(initial, run.loop.server["weights"]) > 1e-3
+
+
+STILL = ("views.crop_scale=null", "views.flip=0", "views.jitter_p=0", "views.grayscale=0")
+
+
+def test_cutout(build):
+    """Nine pixels are black before a view is normalised, and the generator says where; a plain view is whole."""
+    run, found = build("cutout", *STILL, "views.mean=[0.5]", "views.std=[0.25]"), []
+    for seed in (0, 0, 1):
+        stream = torch.Generator().manual_seed(seed)
+        (batch,) = run.data.batches(0, ("augment", "plain"), 100, order=None, views=stream)
+        view, plain = batch.views
+        hidden = (view == -2).all(dim=1, keepdim=True)
+        assert torch.equal(view, plain.masked_fill(hidden, -2))
+        assert (hidden.flatten(1).sum(dim=1) == 9).all()
+        found.append(view)
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
