@@ -234,8 +234,7 @@ class FederatedMethod(Recalibration, TrainerHooks):
         terms = self.terms if self.phase.where == "clients" else []
         count = len(batch.views) - sum(len(addon.views) for addon in terms)
         views, extra = batch.views[:count], batch.views[count:]
-        own = {"draws": (batch.draws or {}).get("objective")} if self.objective.takes_draws else {}
-        out = self.objective(*views, extra=extra, **own)
+        out = self.objective(*views, extra=extra, **self.objective.drawn(batch.draws))
         loss = self.hook("loss", self.phase)(out, batch)
         end = 0
         for addon in terms:

@@ -104,6 +104,10 @@ class Objective(nn.Module):
         """
         return {}
 
+    def drawn(self, draws: Tree | None) -> dict[str, Any]:
+        """{"draws": the objective's of a batch's draws} if `forward` has this argument, else {}."""
+        return {"draws": (draws or {}).get("objective")} if self.takes_draws else {}
+
     def start_epoch(self, plain_batches: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
         """Called before each local epoch, in eval mode and without gradient.
 
