@@ -206,6 +206,17 @@ class PublicKeys:
 
 
 @dataclass(kw_only=True)
+class ViewsKeys:
+    """The augmentation of training, with the fields of `datamodules.recipe.Recipe`."""
+
+    class_: str | None = key(None)
+    """Import path of a function of views and a generator, a stage of your own after the others, see
+    docs/how-to/recipes.md."""
+    options: dict[str, Any] = key({})
+    """Arguments of `views.class`."""
+
+
+@dataclass(kw_only=True)
 class EncoderKeys:
     """A network."""
 
@@ -269,7 +280,7 @@ class Config:
     """How the training images are divided among clients; docs/reference/clients.md has the rules and parameters."""
     public: dict[str, Any] = section(PublicKeys, {}, part=ROW, closed=True)
     """Public images, for methods that need some; empty: none."""
-    views: dict[str, Any] = key({})
+    views: dict[str, Any] = section(ViewsKeys, {})
     """Fields of `datamodules.recipe.Recipe`."""
     encoder: dict[str, Any] = section(EncoderKeys, {"class": "methods.networks.convnet"})
     """A network and its arguments."""

@@ -370,7 +370,7 @@ class TestClasses:
 
     def test_not_even_a_function_of_the_suite_is_called_for_a_folder(self, experiment, tmp_path):
         file = tmp_path / "config.yaml"
-        for section in ("data", "partition"):
+        for section in ("data", "partition", "views"):
             save(experiment("labelled").config, file)
             own = f"{section}:\n  class: methods.networks.libraries.hub_file\n"
             file.write_text(file.read_text().replace(f"{section}:\n", own))
