@@ -26,7 +26,7 @@ CONFIG_KEYS = ("scenario", "row", "method", "objective", "seed", "world_size", "
 """Fields of a record in its run's config, to filter and group by."""
 
 
-def named(numbers: Mapping[str, float | None]) -> dict[str, float]:
+def named(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers of a round by the names that they are logged by; those without a name or a value are left out."""
     return {NAMES[key]: value for key, value in numbers.items() if key in NAMES and value is not None}
 
