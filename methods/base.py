@@ -236,11 +236,13 @@ class FederatedMethod(Recalibration, TrainerHooks):
         views, extra = batch.views[:count], batch.views[count:]
         out = self.objective(*views, extra=extra, **self.objective.drawn(batch.draws))
         loss = self.hook("loss", self.phase)(out, batch)
-        end = 0
+        parts, end = {"objective": loss}, 0
         for addon in terms:
             own_views = slice(end, end := end + len(addon.views))
             addon_batch = cast(Any, batch)._replace(views=(*views, *extra[own_views]))
-            loss = loss + addon(out._replace(extra=out.extra[own_views]), addon_batch, self)
+            parts[addon.name] = addon(out._replace(extra=out.extra[own_views]), addon_batch, self)
+            loss = loss + parts[addon.name]
+        self.log_loss(parts | {"loss": loss}, len(batch.index))
         return {"loss": loss, "push": out.push}
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:

@@ -90,12 +90,14 @@ def test_the_scenario_and_the_suite_of_their_page_compose(tmp_path, monkeypatch)
     assert len(configs_of(words[0].split())[0]) == 9
 
 
-def test_the_guides_trainer_trains(tmp_path, monkeypatch):
+def test_the_pages_trainer_trains_and_monitors(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    (code,) = blocks("add-a-method.md", start="from lightning")
-    exec(code, names)
-    assert names["trainer"].global_step > 0
+    (code,) = blocks("how-to/trainer.md")
+    exec(code.replace("max_epochs=5", "max_epochs=1"), names)
+    table = set(re.findall(r"`(train/\w+)`", text_of("how-to/trainer.md")))
+    assert table == set(names["trainer"].callback_metrics)
+    assert Path(names["best"].best_model_path).is_file()
 
 
 def test_the_method_of_the_first_page_goes_a_part_of_the_way(tmp_path, monkeypatch):

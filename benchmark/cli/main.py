@@ -17,6 +17,7 @@ from benchmark.configuration.keys import nearest
 from benchmark.configuration.layers import meant
 from benchmark.errors import DEADLINE_PREFIX, ConfigError, OutOfTimeError, exit_code, message
 from benchmark.runtime import is_first_rank
+from benchmark.tracking.checkout import commit
 
 EXAMPLES = """examples:
   python -m benchmark run suite=digits                      a row of each method on the embedded digits, then the board
@@ -151,8 +152,6 @@ class _Version(argparse.Action):
     """Prints the suite's version, and the commit of its files where they are a checkout's."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from benchmark.tracking.provenance import commit  # imports torch: most commands do without
-
         try:
             version = metadata.version("fulcrum-ful")
         except metadata.PackageNotFoundError:

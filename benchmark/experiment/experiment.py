@@ -29,9 +29,10 @@ from benchmark.experiment.run import Run, execution_environment
 from benchmark.federation.loop import FederatedLoop
 from benchmark.rng import Streams, cohort_size
 from benchmark.runtime import enable_garbage_collection
+from benchmark.tracking.checkout import commit
 from benchmark.tracking.loggers import end_on_error, open_logger
 from benchmark.tracking.progress import Display
-from benchmark.tracking.provenance import commit, external_classes, images_hash, partition_hash
+from benchmark.tracking.provenance import external_classes, images_hash, partition_hash
 from benchmark.tracking.record import headline, lacks_best_round
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source

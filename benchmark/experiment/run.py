@@ -22,11 +22,11 @@ from benchmark.federation.divergence import collapses
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import EarlyRecord, RoundLog
+from benchmark.tracking.checkout import commit
 from benchmark.tracking.loggers import RunLogger, close, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import (
     author_deviations,
-    commit,
     external_classes,
     hardware,
     numerical_deviations,

@@ -7,13 +7,14 @@ from typing import Any
 
 from benchmark.federation.callbacks import Callback
 from benchmark.federation.loop import FederatedLoop
+from benchmark.tracking.logged import named
 from benchmark.tracking.loggers import RunLogger
-from benchmark.tracking.record import MONITORED, is_monitored
+from benchmark.tracking.record import Totals, is_monitored
 from leaderboards import schema, store
 
 
 class RoundLog(Callback):
-    """`rounds.jsonl`, one line a round, and the same numbers in the logger under train/ eval/ comm/ sys/.
+    """`rounds.jsonl`, one line a round, and its numbers in the logger, costs summed over the rounds so far.
 
     Args:
         file: rewritten from the run's history at the start, so that a resumed run has each round once.
@@ -21,12 +22,13 @@ class RoundLog(Callback):
     """
 
     def __init__(self, file: Path, logger: RunLogger) -> None:
-        self.file, self.logger = file, logger
+        self.file, self.logger, self.totals = file, logger, Totals()
 
     def on_run_start(self, loop: FederatedLoop) -> None:
         """Writes the completed rounds; CSV is rewritten whole, W&B is given those that a kill has kept from it."""
         if loop.fabric.global_rank == 0:
             self.file.write_text("".join(json.dumps(line) + "\n" for line in loop.history), encoding="utf-8")
+            self.totals = Totals()
             for line in loop.history:
                 self._log(line)
 
@@ -39,17 +41,8 @@ class RoundLog(Callback):
         self._log(line)
 
     def _log(self, line: dict[str, Any]) -> None:
-        scalars = {
-            "train/loss": line["loss"],
-            "train/server_loss": line.get("server_loss"),
-            **{f"comm/{way}": sum(line[way].values()) for way in ("bytes_up", "bytes_down")},
-            "privacy/epsilon": max(line["epsilon"].values()) if "epsilon" in line else None,
-            "sys/images_per_second": line["images"] / max(line["seconds"], 1e-9),
-            **{f"sys/{name}": line[name] for name in ("seconds", "client_seconds")},
-            **{f"eval/{name}": line.get(name) for name in MONITORED},
-        }
-        numbers = {key: value for key, value in scalars.items() if value is not None}
-        self.logger.log_metrics(numbers, step=line["round"])
+        speed = {"images_per_second": line["images"] / max(line["seconds"], 1e-9)}
+        self.logger.log_metrics(named({**line, **speed, **self.totals.after(line)}), step=line["round"])
 
 
 class EarlyRecord(Callback):

@@ -52,11 +52,7 @@ def record(
     best = max((row for row in history if "monitor" in row), key=lambda row: row["monitor"], default=None)
     return {
         "schema": SCHEMA,
-        "scenario": config.scenario,
-        "row": config.row,
-        "method": config.method["name"],
-        "objective": config.objective["name"],
-        "seed": config.seed,
+        **known_at_start(config),
         "rounds": {"done": loop.round, "planned": loop.rounds} | ({"ended": reason} if reason is not None else {}),
         "images": sum(row["images"] for row in history),
         # of several encoders an accuracy here is the worst one's; a board shows their mean, see `leaderboards.encoders`
@@ -80,12 +76,23 @@ def record(
             "batch_norm": config.federation.batch_norm,
             **({"names": list(data.parts.names)} if data.parts.names else {}),
         },
-        "settings": {
-            key: json_value(value) for key, value in {**defaults(config), **settings(config)}.items() if key != "seed"
-        },
         "provenance": provenance(config, data, loop),
         "evaluated": evaluated,
         "deviations": deviations,
+    }
+
+
+def known_at_start(config: DictConfig) -> dict[str, Any]:
+    """The fields of a run's record that follow from its config alone."""
+    return {
+        "scenario": config.scenario,
+        "row": config.row,
+        "method": config.method["name"],
+        "objective": config.objective["name"],
+        "seed": config.seed,
+        "settings": {
+            key: json_value(value) for key, value in {**defaults(config), **settings(config)}.items() if key != "seed"
+        },
     }
 
 
@@ -141,15 +148,37 @@ def is_monitored(row: Mapping[str, Any]) -> bool:
     return "monitor" in row or "effective_rank" in row
 
 
+class Totals:
+    """What the rounds have cost so far."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = {
+            "bytes": 0,
+            "bytes_up": 0,
+            "bytes_down": 0,
+            "seconds": 0.0,
+            "client_seconds": 0.0,
+        }
+
+    def after(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """The totals up to the next round, whose line is `row`; `epsilon`, where noise was sent, is the largest."""
+        sent = {way: sum(row[way].values()) for way in ("bytes_up", "bytes_down")}
+        costs = {**sent, "bytes": sum(sent.values()), **{key: row[key] for key in ("seconds", "client_seconds")}}
+        for key, cost in costs.items():
+            self.sums[key] += cost
+        if "epsilon" in row:  # of the round's clients
+            self.sums["epsilon"] = max([self.sums.get("epsilon", 0.0), *row["epsilon"].values()])
+        return dict(self.sums)
+
+
 def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
     """The monitor's numbers by round, each with the seconds of training and the bytes up to then."""
-    seconds, sent, points = 0.0, 0, []
+    totals, points = Totals(), []
     for row in history:
-        seconds += row["seconds"]
-        sent += sum(row["bytes_up"].values()) + sum(row["bytes_down"].values())
+        so_far = totals.after(row)
         if is_monitored(row):
             numbers = {name: row[name] for name in MONITORED if name in row}
-            points.append({"round": row["round"], "bytes": sent, "seconds": seconds, **numbers})
+            points.append({"round": row["round"], "bytes": so_far["bytes"], "seconds": so_far["seconds"], **numbers})
     return points
 
 

@@ -17,7 +17,7 @@ from benchmark.evaluation.protocols import combine
 from benchmark.tracking import wandb_dashboard
 from benchmark.tracking.comparison import RunContent, tables
 from benchmark.tracking.comparison_figure import draw
-from benchmark.tracking.loggers import flat
+from benchmark.tracking.logged import flat
 from benchmark.tracking.record import headline
 from eval.clients import summary
 from leaderboards import store

@@ -16,6 +16,7 @@ import wandb
 
 from benchmark.configuration.compose import compose
 from benchmark.tracking import loggers, wandb_run
+from tests.leaderboards.test_schema import record
 from tests.run_helpers import TINY
 
 
@@ -24,7 +25,7 @@ class Fake:
 
     def __init__(self, broken=None):
         self.broken, self.calls = broken, []
-        self.summary = self
+        self.summary = self.config = self
 
     def __getattr__(self, name):
         def call(*_, **__):
@@ -87,8 +88,7 @@ def use(tmp_path, monkeypatch, capsys):
         with loggers.end_on_error(logger):
             for step in (1, 2, 3):
                 logger.log_metrics({"train/loss": 1.0}, step=step)
-        result = {"scores": {"knn/v1": {"accuracy": 50.0}}}
-        loggers.close(logger, result, {"curves": Path(__file__).parents[3] / "docs" / "none.png"})
+        loggers.close(logger, record(), {"curves": Path(__file__).parents[3] / "docs" / "none.png"})
         return capsys.readouterr().err.splitlines()
 
     return use
