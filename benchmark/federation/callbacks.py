@@ -12,7 +12,7 @@ Loop = Any
 class Callback:
     """Hooks of a federated loop; each does nothing unless overridden.
 
-    `line` is the round's line in `rounds.jsonl`.
+    `line` is the round's line in `rounds.jsonl`, without the clients that were drawn: `loop.drawn(loop.round - 1)`.
     """
 
     def on_run_start(self, loop: Loop) -> None:
