@@ -21,7 +21,7 @@ from benchmark.federation.callbacks import Callback
 from benchmark.federation.divergence import collapses
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking import plots
-from benchmark.tracking.callbacks import EarlyRecord, RoundLog
+from benchmark.tracking.callbacks import CLIENTS, ClientLog, EarlyRecord, RoundLog
 from benchmark.tracking.loggers import RunLogger, close, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import (
@@ -80,7 +80,9 @@ class Run:
         if (protocol := self.config.evaluation.best_on_test) is not None:
             monitor.append(RoundProbe(self.evaluator, protocol))
         early = EarlyRecord(self.folder / store.PARTIAL, partial(self.record, {}, 0.0, {}))
-        self.loop.callbacks = [*monitor, RoundLog(self.folder / "rounds.jsonl", logger), early, self.display]
+        visits = [ClientLog(self.folder / CLIENTS)] if self.config.log_clients else []
+        log = RoundLog(self.folder / "rounds.jsonl", logger)
+        self.loop.callbacks = [*monitor, *visits, log, early, self.display]
         self.display.begin(self.name)
         if not self.loop.checkpoint.file.exists() and (self.folder / "rounds.jsonl").exists():
             self.display.print(f"{self.name}: starts over: {self.folder} has rounds, but no checkpoint")
