@@ -41,7 +41,7 @@ UPLOAD_TIMEOUT = 3600
 """Seconds an upload may take."""
 CONFIG_KEYS = ("scenario", "row", "method", "objective", "seed", "world_size", "settings", "provenance")
 """Fields of a record in its run's config, to filter and group by."""
-LOGGED_AS = {"round": None, "bytes": "comm/bytes", "seconds": "sys/seconds"}
+LOGGED_AS = {"round": None, "bytes": "comm/bytes", "seconds": "sys/seconds", "loss": "train/loss"}
 """Key of a curve's point that is no score -> the name it is logged by; None: not logged."""
 PUBLISHED = ("paper", "table", "row", "column", "unit", "published")
 PAPER_COLUMNS = [*PUBLISHED, "ours", "delta", "seeds", "verdict", "why", "remark"]

@@ -100,7 +100,7 @@ function facts(run) {
 }
 
 function pictures(row, curve) {
-  const drawn = Object.entries(METRICS).map(([metric, name]) => {
+  const drawn = Object.entries({ loss: "mean local loss", ...METRICS }).map(([metric, name]) => {
     const points = curve
       .filter((point) => metric in point)
       .map((point) => ({ x: point.round, y: point[metric], label: `round ${point.round}` }));

@@ -1,6 +1,7 @@
 """The suite from Python, as the module's own example uses it."""
 
 import hashlib
+import json
 import linecache
 import sys
 import types
@@ -88,6 +89,13 @@ class TestRun:
         assert capsys.readouterr() == ("", "")
         assert api.run(config) == record
         assert "already done" in capsys.readouterr().out
+
+    def test_without_a_monitor_its_curve_has_the_loss_of_each_round(self, run):
+        lines = [json.loads(line) for line in (run[2] / "rounds.jsonl").read_text().splitlines()]
+        curve = run[1]["curve"]
+        assert [(point["round"], point["loss"]) for point in curve] == [(line["round"], line["loss"]) for line in lines]
+        assert len(curve) == 2
+        assert set(curve[0]) == {"round", "bytes", "seconds", "loss"}
 
     def test_more_protocols(self, run, tmp_path):
         _, record, folder = run

@@ -224,6 +224,9 @@ class TestWhatARunLeaves:
         assert all(line[key] > 0 for line in lines for key in ("images", "seconds", "client_seconds"))
         assert [set(line["bytes_down"]) for line in lines[:2]] == [{"basis", "scale", "weights"}, {"weights"}]
         assert record["rounds"] == {"done": 3, "planned": 3}
+        assert [(point["round"], point["loss"]) for point in record["curve"]] == [
+            (k, lines[k - 1]["loss"]) for k in (2, 3)
+        ]
         assert record["images"] == sum(line["images"] for line in lines)
         assert record["bytes"]["visits"] == 3 * 2  # the warm-up reaches all clients, and counts as no visit
         assert record["bytes"]["up"] == {"weights": 6 * weights}

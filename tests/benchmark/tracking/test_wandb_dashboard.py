@@ -18,7 +18,7 @@ from leaderboards.rank import board
 from tests.benchmark.tracking.test_loggers import serving
 from tests.leaderboards.test_schema import record
 
-CURVE = [{"round": r, "monitor": 40.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r} for r in (1, 2)]
+CURVE = [{"round": r, "monitor": 40.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r, "loss": 3.0 - r} for r in (1, 2)]
 RECORDS = [
     *(record("ssd", seed, 50.0 + seed, method="ssd", curve=CURVE) for seed in (0, 1)),
     record("a.b", 0, 40.0),
@@ -79,8 +79,8 @@ def test_every_finished_record_is_a_run_with_its_scores_curve_and_tags(results, 
     config = items(run.config.update)
     assert (config["row"], config["seed"], config["settings"]["optimizer.lr"]) == ("ssd", 1, 0.1)
     rows = [items(message.history.item) for message in messages if message.HasField("history")]
-    keys = ("_step", "eval/monitor", "comm/bytes", "sys/seconds")
-    assert [[row[key] for key in keys] for row in rows] == [[1, 41.0, 1e6, 2.0], [2, 42.0, 2e6, 4.0]]
+    keys = ("_step", "eval/monitor", "comm/bytes", "sys/seconds", "train/loss")
+    assert [[row[key] for key in keys] for row in rows] == [[1, 41.0, 1e6, 2.0, 2.0], [2, 42.0, 2e6, 4.0, 1.0]]
     summary = items(pair for message in messages for pair in message.summary.update)
     assert (summary["linear/v1/accuracy"], summary["comm/bytes_up"]) == (51.0, 2_340_000_000)
     said = " ".join(capsys.readouterr().out.split())
