@@ -69,8 +69,8 @@ class Run:
         """Scores single encoders."""
         return self.scoring.evaluator
 
-    def train(self, logger: RunLogger, deadline: float | None) -> None:
-        """Runs the remaining rounds with progress, logs and the monitor.
+    def train(self, logger: RunLogger, deadline: float | None, callbacks: Sequence[Callback] = ()) -> None:
+        """Runs the remaining rounds with progress, logs, the monitor, and further callbacks, which see its scores.
 
         Raises:
             OutOfTimeError, DivergedError: see `FederatedLoop.fit`.
@@ -82,7 +82,7 @@ class Run:
         early = EarlyRecord(self.folder / store.PARTIAL, partial(self.record, {}, 0.0, {}))
         visits = [ClientLog(self.folder / CLIENTS)] if self.config.log_clients else []
         log = RoundLog(self.folder / "rounds.jsonl", logger)
-        self.loop.callbacks = [*monitor, *visits, log, early, self.display]
+        self.loop.callbacks = [*monitor, *callbacks, *visits, log, early, self.display]
         self.display.begin(self.name)
         if not self.loop.checkpoint.file.exists() and (self.folder / "rounds.jsonl").exists():
             self.display.print(f"{self.name}: starts over: {self.folder} has rounds, but no checkpoint")

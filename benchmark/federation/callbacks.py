@@ -25,7 +25,7 @@ class Callback:
         """Called after each visit of this rank; copy what you keep of the reply, it may be the model's own tensors."""
 
     def on_round_trained(self, loop: Loop, line: dict[str, Any]) -> None:
-        """Called before the round is saved; may add scores to its line."""
+        """Called before the round is saved; may add numbers to its line."""
 
     def on_round_end(self, loop: Loop, line: dict[str, Any]) -> None:
         """Called after the round's checkpoint is on disk."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmark.disk import replacing
 from benchmark.distributed.collectives import gather, raise_on_all_ranks
+from benchmark.errors import ConfigError
 from benchmark.execution.base import VisitResult
 from benchmark.federation.callbacks import Callback
 from benchmark.federation.loop import FederatedLoop
@@ -41,6 +42,17 @@ class RoundLog(Callback):
                 stream.writelines(written(loop, line) for line in loop.history)
             for line in loop.history:
                 self._log(line)
+
+    def on_round_trained(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
+        """Refuses what a callback has added and no file can hold, before it is in the checkpoint: a ConfigError."""
+        for key, value in line.items():
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError):
+                kind = f"a {type(value).__name__}" if not isinstance(value, dict | list) else "what is no plain value"
+                raise ConfigError(
+                    f"a callback has put {kind} into the round's line as {key!r}: give a number"
+                ) from None
 
     def on_round_end(self, loop: FederatedLoop, line: dict[str, Any]) -> None:
         """Appends the line; the round's checkpoint is on disk by now."""
