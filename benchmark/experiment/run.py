@@ -22,6 +22,7 @@ from benchmark.federation.divergence import collapses
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import CLIENTS, ClientLog, EarlyRecord, RoundLog
+from benchmark.tracking.clients import by_client
 from benchmark.tracking.loggers import RunLogger, close, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import (
@@ -146,7 +147,8 @@ class Run:
             if self.fabric.global_rank == 0:
                 if replaces := file.exists():  # a failing figure must not lose new scores
                     store.write(file, evaluated.record)
-                figures = plots.of_run(self.loop.history, self.data, self.scoring.arrays, self.name)
+                clients = by_client([evaluated.record])
+                figures = plots.of_run(self.loop.history, self.data, self.scoring.arrays, self.name, clients)
                 close(logger, evaluated.record, plots.save(figures, self.folder / "figures"))
                 if not replaces:
                     store.write(file, evaluated.record)

@@ -9,6 +9,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import CSVLogger
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark.tracking.clients import by_client
 from benchmark.tracking.wandb_run import Notify, WandbRun, options, print_to_stderr
 from leaderboards.encoders import count, shown
 from leaderboards.schema import Record
@@ -40,9 +41,11 @@ def end_on_error(logger: RunLogger) -> Iterator[None]:
 
 
 def close(logger: RunLogger, result: Record, pictures: dict[str, Path]) -> None:
-    """Ends the run; with W&B, after uploading the record as summary and the figures as media."""
+    """Ends the run; with W&B, after uploading the record as summary, the figures as media, and a table of clients."""
     if isinstance(logger, WandbRun):
-        logger.log_result({**flat(result), "record": result}, pictures)
+        clients = [[client, cell.mean] for client, cell in by_client([result]).items()]
+        tables = {"clients": (["client", "accuracy (%)"], clients)} if clients else {}
+        logger.log_result({**flat(result), "record": result}, pictures, tables)
     logger.finalize("success")
 
 

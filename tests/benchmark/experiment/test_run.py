@@ -245,6 +245,7 @@ class TestWhatARunLeaves:
         run.loop.restore()
         names = ("partition", "curves", "costs", "geometry", "plane")
         figures = plots.of_run(run.loop.history, run.data, {}, run.name)
+        assert "clients" not in figures  # without a protocol that scores them
         plots.save({name: figures[name] for name in names}, tmp_path)
         for name in names:
             drawn, saved = (np.asarray(Image.open(folder / f"{name}.png")) for folder in folders)
