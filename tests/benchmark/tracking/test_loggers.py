@@ -96,6 +96,7 @@ def use(tmp_path, monkeypatch, capsys):
 
 def test_accuracies_by_client_are_one_table(monkeypatch, tmp_path):
     logged = []
+    monkeypatch.setattr("wandb.setup", lambda: None)  # else its service would be there for the tests after this one
     monkeypatch.setattr(wandb_run.WandbRun, "_begun", lambda self: fake)
     monkeypatch.setenv("WANDB_MODE", "offline")
     fake = Fake()
