@@ -1,6 +1,7 @@
 """The code, links and tables of the guides are correct, their code runs, and a page that is named is there."""
 
 import inspect
+import json
 import math
 import re
 import shlex
@@ -205,9 +206,12 @@ def test_the_notebook_page_runs(tmp_path, monkeypatch):
     names: dict = {}
     for code in blocks("how-to/python.md"):
         exec(code, names)
+    rounds = names["folder"].parent / "seed1" / "rounds.jsonl"
     assert names["features"].shape == (1, names["encoder"].dim)
     assert names["table"]["linear/v1 accuracy"].iloc[0] == names["record"]["scores"]["linear/v1"]["accuracy"]
     assert not names["encoder"].training
+    assert names["losses"] == [point["loss"] for point in map(json.loads, rounds.read_text().splitlines())]
+    assert len(names["losses"]) == 2
 
 
 def test_the_page_of_data_has_a_dataset_and_a_function_that_run(tmp_path, monkeypatch, capsys):

@@ -308,6 +308,8 @@ class Config:
     """Folder of the run folders."""
     logger: str = key("wandb", choices=("wandb", "csv"), part=EXECUTION)
     """wandb (offline unless logged in) | csv."""
+    log_clients: bool = key(False, part=EXECUTION)
+    """Write `clients.jsonl`, a line for each visit of a client: loss, images, seconds, and norm of its update."""
     devices: Any = key("auto", part=EXECUTION)
     """Ranks on a machine, one a GPU or a CPU core or several; auto: as docs/how-to/clusters.md says."""
     nodes: int | None = key(None, minimum=1, part=EXECUTION)

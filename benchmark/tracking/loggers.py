@@ -9,6 +9,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import CSVLogger
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark.tracking.clients import by_client
 from benchmark.tracking.logged import config_of, summary, tags
 from benchmark.tracking.record import known_at_start
 from benchmark.tracking.wandb_run import Notify, WandbRun, options, print_to_stderr
@@ -30,9 +31,11 @@ def end_on_error(logger: RunLogger) -> Iterator[None]:
 
 
 def close(logger: RunLogger, result: Record, pictures: dict[str, Path]) -> None:
-    """Ends the run; with W&B, after uploading the record as summary and the figures as media."""
+    """Ends the run; with W&B, after uploading the record as summary, the figures as media, and a table of clients."""
     if isinstance(logger, WandbRun):
-        logger.log_result(summary(result), config_of(result), pictures)
+        clients = [[client, cell.mean] for client, cell in by_client([result]).items()]
+        tables = {"clients": (["client", "accuracy (%)"], clients)} if clients else {}
+        logger.log_result(summary(result), config_of(result), pictures, tables)
     logger.finalize("success")
 
 

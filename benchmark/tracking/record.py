@@ -59,7 +59,7 @@ def record(
         "scores": with_best_round(combine(encoders), config.evaluation.best_on_test, history),
         "encoders": encoders,
         "best": {"round": best["round"], "metric": "monitor", "value": best["monitor"]} if best else None,
-        "curve": curve(history),
+        "curve": curve(history) or curve(history, "loss"),
         "server": {key: sum(row[f"server_{key}"] for row in on_server) for key in ("images", "seconds") if on_server},
         "bytes": {way: loop.ledger.total(way) for way in ("up", "down")} | {"visits": sum(loop.ledger.visits.values())},
         "epsilon": max(spent.values(), default=None),
@@ -171,13 +171,16 @@ class Totals:
         return dict(self.sums)
 
 
-def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
-    """The monitor's numbers by round, each with the seconds of training and the bytes up to then."""
+def curve(history: Sequence[dict[str, Any]], of: str = "monitor") -> list[dict[str, float]]:
+    """The monitor's numbers and the mean loss by round, each with the seconds of training and the bytes up to then.
+
+    of: "monitor": the monitored rounds | "loss": those with a loss, for a run without a monitor.
+    """
     totals, points = Totals(), []
     for row in history:
         so_far = totals.after(row)
-        if is_monitored(row):
-            numbers = {name: row[name] for name in MONITORED if name in row}
+        numbers = {name: row[name] for name in ("loss", *MONITORED) if row.get(name) is not None}
+        if is_monitored(row) if of == "monitor" else of in numbers:
             points.append({"round": row["round"], "bytes": so_far["bytes"], "seconds": so_far["seconds"], **numbers})
     return points
 

@@ -19,6 +19,8 @@ from benchmark.tracking.wandb_files import logged_rows
 if TYPE_CHECKING:
     import wandb
 
+Table = tuple[list[Any], list[Any]]
+"""Names of columns, and rows."""
 Notify = Callable[[str], None]
 """Prints one line for the user."""
 
@@ -84,16 +86,24 @@ class WandbRun:
 
         self._attempt(log)
 
-    def log_result(self, summary: Mapping[str, Any], config: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
-        """Logs the final values, what is known of the config by now, and the figures."""
+    def log_result(
+        self,
+        summary: Mapping[str, Any],
+        config: Mapping[str, Any],
+        pictures: Mapping[str, Path],
+        tables: Mapping[str, Table] | None = None,
+    ) -> None:
+        """Logs the final values, what is known of the config by now, the figures, and tables by name."""
 
         def log() -> None:
             from wandb import Image
+            from wandb import Table as WandbTable
 
             run = self._begun()
             run.config.update(dict(config), allow_val_change=True)
             run.summary.update(dict(summary))
             figures: dict[str, Any] = {f"figures/{name}": [Image(str(file))] for name, file in pictures.items()}
+            figures |= {name: WandbTable(columns, data) for name, (columns, data) in (tables or {}).items()}
             # offline W&B does not know the steps of the segments before this one
             run.log(figures, step=self.steps + 1 if self.mode in OFFLINE else None, commit=True)
             self.steps += 1

@@ -94,6 +94,24 @@ def use(tmp_path, monkeypatch, capsys):
     return use
 
 
+def test_accuracies_by_client_are_one_table(monkeypatch, tmp_path):
+    logged = []
+    monkeypatch.setattr("wandb.setup", lambda: None)  # else its service would be there for the tests after this one
+    monkeypatch.setattr(wandb_run.WandbRun, "_begun", lambda self: fake)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    fake = Fake()
+    fake.log = lambda row, **_: logged.append(row)
+    for scores in ({"accuracy of b": 60.0, "accuracy of a": 50.0}, {"accuracy": 55.0}):
+        run = wandb_run.WandbRun(tmp_path, {"id": "abc"})
+        costs = {"bytes": {"up": {}, "down": {}}, "epsilon": None, "seconds": {"wall": 1.0, "clients": 1.0}}
+        loggers.close(run, {"scores": {"clients/v2": scores}, **costs}, {})
+    assert (logged[0]["clients"].columns, logged[0]["clients"].data) == (
+        ["client", "accuracy (%)"],
+        [["a", 50.0], ["b", 60.0]],
+    )
+    assert logged[1] == {}
+
+
 @pytest.mark.parametrize("broken", ["log", "update", "finish", "define_metric"])
 def test_a_call_that_fails_is_one_line_and_the_last(use, monkeypatch, broken):
     fake = Fake(broken)

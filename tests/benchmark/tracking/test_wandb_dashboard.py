@@ -22,7 +22,7 @@ from tests.benchmark.tracking.test_loggers import serving
 from tests.leaderboards.test_schema import record
 from tests.run_helpers import TINY
 
-CURVE = [{"round": r, "monitor": 40.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r} for r in (1, 2)]
+CURVE = [{"round": r, "monitor": 40.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r, "loss": 3.0 - r} for r in (1, 2)]
 RECORDS = [
     *(record("ssd", seed, 50.0 + seed, method="ssd", curve=CURVE) for seed in (0, 1)),
     record("a.b", 0, 40.0),
@@ -83,8 +83,8 @@ def test_every_finished_record_is_a_run_with_its_scores_curve_and_tags(results, 
     config = items(run.config.update)
     assert (config["row"], config["seed"], config["settings"]["optimizer.lr"]) == ("ssd", 1, 0.1)
     rows = [items(message.history.item) for message in messages if message.HasField("history")]
-    keys = ("_step", "round", "eval/monitor", "comm/bytes", "sys/seconds")
-    assert [[row[key] for key in keys] for row in rows] == [[1, 1, 41.0, 1e6, 2.0], [2, 2, 42.0, 2e6, 4.0]]
+    keys = ("_step", "round", "eval/monitor", "comm/bytes", "sys/seconds", "train/loss")
+    assert [[row[key] for key in keys] for row in rows] == [[1, 1, 41.0, 1e6, 2.0, 2.0], [2, 2, 42.0, 2e6, 4.0, 1.0]]
     summary = items(pair for message in messages for pair in message.summary.update)
     assert (summary["linear/v1/accuracy"], summary["comm/bytes_up"]) == (51.0, 2_340_000_000)
     said = " ".join(capsys.readouterr().out.split())
@@ -120,7 +120,6 @@ def test_a_live_run_and_the_record_of_it_are_logged_alike(tmp_path, offline, mon
     for mine, theirs in ((live[2], rows[2]), (live[4], rows[4]), (live_last, last), (live_config, config)):
         assert {name: mine.get(name) for name in theirs} == theirs
     assert {name for row in live.values() for name in row} - {*rows[4], *last} == {
-        "train/loss",
         "sys/images_per_second",
     }
     assert last["privacy/epsilon"] == live[4]["privacy/epsilon"] > live[1]["privacy/epsilon"]

@@ -356,6 +356,20 @@ def test_a_run_shows_its_scores_config_and_origin(visit):
     page.get_by_text("The records hold no cifar10-micro, ssd, seed9.").wait_for()
 
 
+def test_a_runs_clients_are_a_table_of_their_own_the_worst_first(visit, tmp_path):
+    clients = {"accuracy": 50.0, "accuracy of site A": 70.0, f"accuracy of {HOSTILE}": 30.04, "accuracy of c": 50.0}
+    at = written(tmp_path, [*RECORDS, record("local", scores={"clients/v2": clients})])
+    page = visit("run/cifar10-micro/local/seed0", at=at)
+    lines = page.get_by_role("region", name="clients").locator("tbody tr").all_inner_texts()
+    assert [line.split("\t") for line in lines] == [
+        [HOSTILE, "clients/v2", "30.0"], ["c", "clients/v2", "50.0"], ["site A", "clients/v2", "70.0"]
+    ]  # fmt: skip
+    assert page.get_by_role("region", name="scores").locator("tbody tr").all_inner_texts() == [
+        "clients/v2\taccuracy\t50"
+    ]
+    assert not visit("run/cifar10-micro/ssd/seed0", at=at).get_by_text("Clients, worst first").count()
+
+
 def test_the_theme_follows_the_reader_and_can_be_switched(visit):
     dark, light = visit(color_scheme="dark"), visit(color_scheme="light")
     colour = "getComputedStyle(document.body).backgroundColor"
