@@ -124,6 +124,31 @@ def test_rows_are_sorted_by_what_is_clicked_and_all_scores_can_be_shown(visit):
     assert "2 CPU cores" in page.locator("tbody tr").first.inner_text()
 
 
+def test_all_scores_are_those_of_every_protocol_with_three_digits_where_decimals_are_not_told(visit, tmp_path):
+    further = {"scores": {"linear/v1": {"accuracy": 40.0}, "other/v1": {"rate": 2e-7, "size": 1.23456}}}
+    page = visit(at=written(tmp_path, [record("ssd", 0, 50.0), record("fedavg", 0, **further)]))
+    heads = page.locator("th")
+    assert not [text for text in heads.all_inner_texts() if "other" in text]
+    page.get_by_label("all scores").check()
+    page.get_by_role("button", name="other/v1 size").wait_for()
+    at = heads.all_inner_texts().index("other/v1 rate") + 1
+    assert [column(page, at), column(page, at + 1)] == [["–", "2e-7"], ["–", "1.23"]]
+
+
+def test_names_without_a_gap_fit_a_phone_on_every_page(visit, tmp_path):
+    name, scenario = "a_name_" * 20, "a_scenario_" * 10
+    shared = {"scenario": scenario, "method": name, "curve": CURVE}
+    entries = [record(f"{name}{k}", seed, 50.0 + k, **shared) for k in (1, 2) for seed in range(3)]
+    early = record(f"{name}3", 0, None, scenario=scenario, rounds={"done": 2, "planned": 5})
+    cell = replace(CELLS[0], name=name, cite=name, table=name, title=name, row=name, column=name, remarks=(name,))
+    site.write([*entries, early], judged([cell], []), tmp_path)
+    at = (tmp_path / "site" / "index.html").as_uri()
+    for route in ("", f"board/{name}", "papers", f"run/{scenario}/{name}1/seed1", f"run/{scenario}/{name}1/seed9"):
+        page = visit(route, size=PHONE, at=at)
+        page.evaluate("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
+        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"], route
+
+
 @pytest.mark.parametrize("size", [DESK, PHONE])
 def test_rows_are_filtered_by_name_and_by_method_and_a_page_fits_a_phone_with_names_in_sight(visit, size):
     page = visit(size=size)
