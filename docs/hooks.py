@@ -25,7 +25,7 @@ WORDS = {
     "how-to/run.md": ["resume"],
     "how-to/scenario-files.md": ["scenario file", "scenario YAML", "suite file"],
     "how-to/troubleshooting.md": ["out of memory", "OOM"],
-    "reference/data.md": ["custom augmentation"],
+    "how-to/recipes.md": ["custom augmentation"],
 }
 """Page -> searches that find it first, by words that it need not have."""
 PYTHON = {f"reference/{page}.md" for page in public.PAGES}

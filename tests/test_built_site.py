@@ -18,7 +18,7 @@ FIRST = {
     "installation": "start/install.html",
     "out of memory": "how-to/troubleshooting.html",
     "OOM": "how-to/troubleshooting.html",
-    "custom augmentation": "reference/data.html",
+    "custom augmentation": "how-to/recipes.html",
     "scenario file": "how-to/scenario-files.html",
     "resume": "how-to/run.html",
 }
