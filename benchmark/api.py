@@ -31,6 +31,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.folder import load_folder
 from benchmark.experiment.run import Run
+from benchmark.federation.callbacks import Callback
 from benchmark.tracking.progress import Display
 from eval.features import Features
 from leaderboards import store
@@ -88,18 +89,21 @@ def folder_of(config: DictConfig) -> Path:
     return identity.folder(config)
 
 
-def run(config: DictConfig, *, progress: bool = True) -> Record:
+def run(config: DictConfig, *, callbacks: Sequence[Callback] = (), progress: bool = True) -> Record:
     """Trains and evaluates a run, and returns its record; what its folder has of it is resumed, or only read.
 
     Args:
-        config: as `compose` returns it. progress: whether to print it.
+        config: as `compose` returns it. callbacks: objects whose hooks the training calls; a finished run calls none.
+        progress: whether to print it.
 
     Raises an error of the user's in one line: ConfigError, DataError, MethodError, DivergedError, ...
     """
     if not isinstance(config, DictConfig):
         raise ConfigError(f"run takes a config as compose returns it, not {type(config).__name__}")
+    if not isinstance(callbacks, list | tuple) or not all(isinstance(each, Callback) for each in callbacks):
+        raise ConfigError("run takes callbacks as a list of objects of classes of api.Callback: callbacks=[Mine()]")
     with _display(progress) as display:
-        return Experiment(config, display).execute()
+        return Experiment(config, display, callbacks=callbacks).execute()
 
 
 def evaluate(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.embedded import EMBEDDED
-from datamodules.errors import DataError, nearest, one_line
+from datamodules.errors import DataError, first, nearest, one_line
 from datamodules.raw import Raw
 from datamodules.splits import SPLITS
 
@@ -17,15 +17,17 @@ ARCHIVES |= {"stl10": "STL10", "svhn": "SVHN"}
 
 def archive(name: str, root: Path, download: bool) -> Raw:
     """The data set of this name. Raises DataError: there is none, or no archive of it."""
-    missing = f"no data set {name!r}: looked for {root / name}/{{train,test}}/<class>/"
+    missing = f"no data set {name!r}: looked for {root / name}/, {name}.csv, {name}.npz"
     if name not in ARCHIVES:
         choices = ", ".join((*EMBEDDED, *ARCHIVES))
         files = list(root.iterdir()) if root.is_dir() else []
-        here = [file.stem for file in files if file.is_dir() or file.suffix in (".csv", ".npz")]
+        here = sorted(file.stem for file in files if file.is_dir() or file.suffix in (".csv", ".npz"))
         if not root.is_dir():
             missing = f"no data set {name!r}: data.root={root} is no folder"
         elif near := nearest(name, [*here, *EMBEDDED, *ARCHIVES]):
             missing = f"no data set {name!r} in {root}{near}"
+        else:
+            missing += f"; {root} has {first(here, 5) or 'none'}"
         raise DataError(f"{missing}; set data.root=... to the folder that holds {name}/, or choose one of {choices}")
     from torchvision import datasets
 

@@ -9,7 +9,6 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import itertools
 import json
 import logging
 import os
@@ -18,17 +17,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from datamodules.damaged import refusal, without_damaged
 from datamodules.errors import DataError, UnreadableError
 from datamodules.pictures import Findings, Picture, eight_bits, picture
 from datamodules.raw import Raw
 from datamodules.splits import SPLITS
 
-UNREADABLE = 20  # images that cannot be read, after which no further one is looked for
 CHUNK = 64  # images a thread decodes at a time, and between two calls of `progress`
 BLOCK = 1 << 20  # bytes that have a hash of their own
 CHECKED = 256  # blocks of a file that are compared at each start, evenly spread over it
@@ -61,6 +61,7 @@ def opened(
     verify: bool,
     progress: Progress | None,
     levels: int | str | None = None,
+    skip_damaged: bool = False,
 ) -> Decoded:
     """The decoded images in `folder`; decoded now where they are missing or not as they were written.
 
@@ -69,6 +70,7 @@ def opened(
         fit: gives an image its final size.
         verify: compare every block, not `CHECKED` of each file.
         levels: the white of images of 16 bits: a grey level, `max` for the largest of train, None for each one's own.
+        skip_damaged: leave images out that cannot be read, with a note of how many.
 
     Raises DataError: images that cannot be read, or a folder that cannot be written.
     """
@@ -78,7 +80,7 @@ def opened(
             log.warning("%s is damaged (%s): its images are decoded again", folder, reason)
         raw = read_raw()
         try:
-            _build(folder, raw, fit, levels, verify, progress)
+            _build(folder, raw, fit, levels, verify, progress, skip_damaged)
         except OSError as error:  # reading has errors of its own
             raise DataError(
                 f"decoded images cannot be written to {folder.parent} ({error.strerror}): "
@@ -128,28 +130,36 @@ def _checksum(meta: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
-def _build(target: Path, raw: Raw, fit: Fit, levels: int | str | None, verify: bool, progress: Progress | None) -> None:
+def _build(
+    target: Path,
+    raw: Raw,
+    fit: Fit,
+    levels: int | str | None,
+    verify: bool,
+    progress: Progress | None,
+    skip_damaged: bool,
+) -> None:
     """Decode into a sibling folder and rename it: neither a crash nor a second process leaves a partial cache."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with _temporary_beside(target) as temporary:
         folder = temporary / "finished"  # the temporary folder itself is readable by its owner only
         folder.mkdir()
+        alive = partial(os.utime, temporary)  # see ABANDONED
+        raw = without_damaged(raw, alive) if skip_damaged else raw
         found, total = Findings(), sum(map(len, raw.labels.values()))
         try:
-            white = _white_of(raw, levels, lambda: os.utime(temporary))  # see ABANDONED
+            white = _white_of(raw, levels, alive)
             for split in SPLITS:
                 for kind in ("clients", "paths"):
                     if split in (texts := getattr(raw, kind)):
                         np.save(folder / f"{split}_{kind}.npy", np.asarray(texts[split], dtype=str))
                 for decoded in _decode(folder, split, raw, fit, white):
                     found.include(decoded)
-                    os.utime(temporary)
+                    alive()
                     if progress:
                         progress(found.images, total)
-        except UnreadableError:
-            first, *others = _unreadable(raw)
-            names = ", ".join([other.file for other in others] + ["..."] * (len(others) + 1 == UNREADABLE))
-            raise DataError(f"{first}; the same holds for {names}" if others else str(first)) from first
+        except UnreadableError as error:
+            raise refusal(raw) from error
         notes = [*raw.notes, *found.notes(white, levels)]
         _write_meta(folder, raw.classes, notes, white if found.deep else None)
         if damage(target, verify) is None:  # another process was first, with the same content
@@ -163,7 +173,7 @@ def _build(target: Path, raw: Raw, fit: Fit, levels: int | str | None, verify: b
                 raise
 
 
-def _white_of(raw: Raw, levels: int | str | None, alive: Callable[[], None]) -> int | None:
+def _white_of(raw: Raw, levels: int | str | None, alive: Callable[[], object]) -> int | None:
     """The grey level of 16 bits that `levels` makes white: of `max`, the largest of train, None without any.
 
     alive: called from time to time.
@@ -244,19 +254,6 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Fit, levels: int | None) ->
     images.flush()
 
 
-def _unreadable(raw: Raw) -> list[UnreadableError]:
-    """The errors of all images that cannot be read, so that all can be mended at once; at most UNREADABLE."""
-    errors: list[UnreadableError] = []
-    for item in itertools.chain.from_iterable(raw.images.values()):
-        try:
-            raw.read(item)
-        except UnreadableError as error:
-            errors.append(error)
-            if len(errors) == UNREADABLE:
-                break
-    return errors
-
-
 def _other_size(raw: Raw, split: str, position: int, shape: Sequence[int], first: Sequence[int]) -> str:
     """The message for an image that is not as the first of train."""
     other = shape[0] != first[0]
@@ -269,8 +266,8 @@ def _other_size(raw: Raw, split: str, position: int, shape: Sequence[int], first
 
 
 def _name(raw: Raw, split: str, position: int) -> str:
-    """An image in messages: its path, or its number."""
-    return f"{split}/{raw.paths[split][position]}" if split in raw.paths else f"{split} image {position}"
+    """An image in messages: its file, or its number."""
+    return str(raw.images[split][position]) if split in raw.paths else f"{split} image {position}"
 
 
 def _write_meta(folder: Path, classes: Sequence[str], notes: Sequence[str], levels: int | None) -> None:

@@ -169,8 +169,10 @@ class _Layers:
         paths = list(walk(folder, folder, mine, without=probe_of(folder) if whole else None))
         self.other += mine
         if not paths:
-            holds = f"; it holds {other_formats(mine)}" if mine else ""
-            raise DataError(f"no image in {folder}: {self.layout}{holds}")
+            inner = first([f"{entry.name}/" for entry in os.scandir(folder) if entry.is_dir()])
+            holds = ", ".join(filter(None, (inner, other_formats(mine)))) or "nothing"
+            layout = f"looked for {folder}/<class>/<image>, or train/ and test/ with such" if whole else self.layout
+            raise DataError(f"no image in {folder}: it holds {holds}; {layout}")
         if whole:
             _refuse_splits_below(folder, paths)
         names = self._names(folder, paths)

@@ -1,8 +1,10 @@
 """Recipe of the random augmentations that make a view, with the bounds of its values."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+
+from torch import Generator, Tensor
 
 from datamodules.errors import ViewError
 from datamodules.ops import HUE
@@ -83,6 +85,18 @@ class Recipe:
                     raise ViewError(f"views.{name} is {value!r}; it must be {bounds}")
         if len(self.mean or ()) != len(self.std or ()):
             raise ViewError(f"views.mean is {self.mean}, views.std {self.std}; give both, of one length, or neither")
+
+
+Stage = Callable[[Tensor, Generator], Tensor]
+"""Function of float views `[n, C, size, size]` in [0, 1] and a generator on the CPU that returns such views."""
+
+
+@dataclass(frozen=True)
+class OwnRecipe(Recipe):
+    """A recipe with a stage of the user's own after the others, before views are normalised."""
+
+    stage: Stage | None = None
+    """The stage; None: none."""
 
 
 def _are_within(values: object, low: float, high: float = math.inf, n: int | None = None) -> bool:

@@ -19,6 +19,7 @@ from datamodules import arrays, embedded, folders, leaf
 from datamodules.archives import archive
 from datamodules.cache import Decoded, Progress, opened
 from datamodules.columns import COLUMNS
+from datamodules.damaged import OPTION as SKIP
 from datamodules.embedded import EMBEDDED, SYNTHETIC
 from datamodules.errors import DataError, first
 from datamodules.listing import stamps
@@ -34,8 +35,8 @@ from datamodules.torch_dataset import of_dataset
 FORMAT = 5  # included in every key; increase it when the same request produces other content, or another layout
 KNOWN_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "huggingface": (*COLUMNS, *OPTIONS),
-    "folder": folders.FOLDER_OPTIONS,
-    "csv": TABLE_OPTIONS,
+    "folder": (*folders.FOLDER_OPTIONS, SKIP),
+    "csv": (*TABLE_OPTIONS, SKIP),
     "leaf": OPTIONS,
     "npy": OPTIONS,
     "npz": OPTIONS,
@@ -153,10 +154,11 @@ def load(
     request |= {**reader.request, **({} if holds_out else {"hold_out": False})}
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
     read = partial(with_test, reader.read, holds_out)
-    stored = opened(Path(cache) / f"{name}-{key}", read, fit=fit, levels=levels, **how)
+    skip = bool(request.get(SKIP))
+    stored = opened(Path(cache) / f"{name}-{key}", read, fit=fit, levels=levels, skip_damaged=skip, **how)
     probe = None
     if probe_folder is not None:
-        kept = {key: value for key, value in (options or {}).items() if key == "classes"}
+        kept = {key: value for key, value in (options or {}).items() if key in ("classes", SKIP)}
         probe = _probe(probe_folder, cache=cache, options=kept, levels=stored.levels, **how, **size)
     return _source(name, reader, stored, probe)
 
@@ -236,6 +238,7 @@ def _reader(
     }
     kind = next(kind for kind, applies in kinds.items() if applies)
     options = _checked_options(name, kind, options)
+    skip = {SKIP: True} if options.pop(SKIP, False) else {}
     place = {"folder": str(folder.resolve())}
     if dataset is not None:
         read_dataset, items = of_dataset(*dataset)
@@ -257,7 +260,7 @@ def _reader(
         listed = folders.in_folder(folder, options=options, **folder_options)
     beside = [file.name for other, file in files.items() if other != kind and file.is_file()]
     notes = [f"{other} is not read, since {'the folder' if kind == 'folder' else 'the table'} is" for other in beside]
-    request = {**place, "files": stamps(listed)}
+    request = {**place, "files": stamps(listed), **skip}
     return _Reader(kind, lambda: replace(listed, notes=()), request, (*listed.notes, *notes))
 
 
@@ -297,6 +300,11 @@ def _checked_options(name: str, kind: str, options: Mapping[str, Any]) -> dict[s
     for key, value in options.items():
         if key == "splits":
             checked |= split_names(value)
+            continue
+        if key == SKIP and kind in ("folder", "csv"):
+            if not isinstance(value, bool):
+                raise DataError(f"data.options.{SKIP}={value!r}: give true or false")
+            checked[key] = value
             continue
         if name == "synthetic":
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:

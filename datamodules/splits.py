@@ -139,8 +139,8 @@ def choose(found: Mapping[str, Part], where: str, given: Mapping[str, Any] | Non
         test = _only(labelled[split] or called[split], "test", where, mark)
     if test in unlabelled:
         raise DataError(
-            f"{where}: train has labels, {test}{mark} has none: give both, or neither; data.options.splits.test=null "
-            f"leaves {test}{mark} out and holds a fifth of the training images out instead"
+            f"{where}: {train}{mark} has labels, {test}{mark} has none: give both, or neither; "
+            f"data.options.splits.test=null leaves {test}{mark} out and holds a fifth of train out instead"
         )
     names = {"train": train} | ({} if test is None else {"test": test})
     roles = {"train": "training", "test": "test"}

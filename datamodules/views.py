@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from datamodules import ops
 from datamodules.errors import ViewError
-from datamodules.recipe import Recipe
+from datamodules.recipe import OwnRecipe, Recipe
 
 NAMES = ("augment", "local", "plain", "rotate", "other")
 """Names of the views."""
@@ -97,11 +97,27 @@ def make_views(
 def augment(images: Tensor, recipe: Recipe, generator: Generator, apply_draws: Apply | None = None) -> Tensor:
     """A random view of each uint8 image `[B, C, H, W]`: float `[B, C, size, size]`, contiguous.
 
-    The generator is on the CPU and alone determines the parameters. A stage of probability 0 costs nothing.
+    The generator is on the CPU and alone determines the parameters. A stage of probability 0 costs nothing. That of an
+    `OwnRecipe` draws last; ViewError where it returns something else than such views.
     """
     check(images, recipe)
     n, _, height, width = images.shape
-    return (apply_draws or apply)(images, draw(n, height, width, recipe, generator), recipe)
+    draws, form = draw(n, height, width, recipe, generator), apply_draws or apply
+    if not isinstance(recipe, OwnRecipe) or recipe.stage is None:
+        return form(images, draws, recipe)
+    view = form(images, draws, replace(recipe, mean=None, std=None, stage=None))
+    expected = _form(view)
+    changed = recipe.stage(view, generator)
+    if _form(changed) != expected:
+        raise ViewError(f"views.class returns {_form(changed)} for views that are {expected}: return views like them")
+    return normalise(changed.contiguous(), recipe)
+
+
+def _form(views: object) -> str:
+    """Type, shape and device of views in words; of something else, what it is."""
+    if not isinstance(views, Tensor):
+        return f"a {type(views).__name__}"
+    return f"{views.dtype} {list(views.shape)} on {views.device}"
 
 
 def draw(n: int, height: int, width: int, recipe: Recipe, generator: Generator) -> Draws:

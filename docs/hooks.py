@@ -20,6 +20,14 @@ LISTED = {"Methods": "methods", "Studies": "studies"}
 """Section of the navigation -> folder whose pages it lists."""
 BOOST = {"how-to/troubleshooting.md": 1.5, "changelog.md": 0.3, "reproduction.md": 0.5, "reference/parity.md": 0.5}
 """Page -> factor of its search results. Guides come before the reference of Python names, which has most words."""
+WORDS = {
+    "start/install.md": ["install", "installation"],
+    "how-to/run.md": ["resume"],
+    "how-to/scenario-files.md": ["scenario file", "scenario YAML", "suite file"],
+    "how-to/troubleshooting.md": ["out of memory", "OOM"],
+    "how-to/recipes.md": ["custom augmentation"],
+}
+"""Page -> searches that find it first, by words that it need not have."""
 PYTHON = {f"reference/{page}.md" for page in public.PAGES}
 OUTER = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(https?:[^"]*)"')
 """What a page would load from elsewhere; a link that a reader follows is none."""
@@ -71,6 +79,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Rewrites the links of pages that are files of the repository."""
     place = page.file.src_uri
     page.meta["search"] = {"boost": 0.2 if place in PYTHON else BOOST.get(place, 1.0)}
+    page.meta["tags"] = WORDS.get(place, [])
     if place == "glossary.md":  # a search for one of its words finds it first
         rows = re.findall(r"^\| ([^|]+) \|", markdown, re.MULTILINE)
         page.meta["tags"] = [word.strip(" `") for row in rows for word in row.split(",") if word.strip(" -") != "word"]

@@ -27,6 +27,10 @@ DEEPEST = 16
 """Most levels of objects and lists within each other."""
 
 
+AXES = ("round", "bytes", "seconds")
+"""Keys that every point of a curve has."""
+
+
 def _check_name(name: str) -> str:
     """As `benchmark` requires of a scenario and a row, which are folders."""
     if not re.fullmatch(r"\w[\w.+=-]*(/\w[\w.+=-]*)*", name):
@@ -35,7 +39,7 @@ def _check_name(name: str) -> str:
 
 
 def _check_point(point: dict[str, float]) -> dict[str, float]:
-    for axis in ("round", "bytes", "seconds"):
+    for axis in AXES:
         if axis not in point:
             raise PydanticCustomError("within", "{axis} is missing", {"axis": axis})
     return point
@@ -106,7 +110,8 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
     ),
     "curve": _field(
         NotRequired[list[Point]],
-        "The monitor's scores by round, each with `round`, and `bytes` and `seconds` up to that round.",
+        "The monitor's scores and the mean local `loss` by round, each with `round`, and `bytes` and `seconds` up to "
+        "that round; of a run without a monitor the loss alone. Older records have no loss.",
     ),
     "server": _field(
         NotRequired[dict[str, Number]],

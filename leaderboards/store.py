@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from leaderboards.schema import FIELDS, INCIDENTAL, Record, RecordError, first_error, flaw, validate
+from leaderboards.schema import AXES, FIELDS, INCIDENTAL, Record, RecordError, first_error, flaw, validate
 
 Table = TypeVar("Table")
 
@@ -147,14 +147,19 @@ def _defining(record: Record) -> Record:
 
 
 def _without_gains(before: Record, record: Record) -> Record:
-    """A record without the protocols and deviations that an earlier one lacks."""
+    """A record without the protocols, deviations and losses that an earlier one lacks."""
 
     def shared(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in new.items() if key in old}
 
     encoders = shared(before["encoders"], record["encoders"])
+    curve = record.get("curve", [])
+    if not any("loss" in point for point in before.get("curve", [])):  # of an older version
+        plain = [{key: value for key, value in point.items() if key != "loss"} for point in curve]
+        curve = [point for point in plain if len(point) > len(AXES)]
     return {
         **record,
+        **({"curve": curve} if "curve" in record else {}),
         "scores": shared(before["scores"], record["scores"]),
         "encoders": {encoder: shared(before["encoders"][encoder], new) for encoder, new in encoders.items()},
         "deviations": [line for line in record["deviations"] if line in before["deviations"]],

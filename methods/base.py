@@ -51,7 +51,8 @@ class FederatedMethod(Recalibration, TrainerHooks):
     """FedAvg, with a hook for each step that a method may change.
 
     travels, stays, personal: see `Parts`.
-    warmup: phases that run once, before the others of the first round. phases: those of every round.
+    warmup: phases that run once, before the others of the first round. phases: those of every round, in order; a hook
+        that ends in the name of one (`send_fit`) is for that phase alone, see `Phase.name`.
     mixes: whether clients may have different encoders.
     must_travel: part -> why the method needs it in every message, so that the setting `stays` may not name it.
     others: this method over the federation's other architectures, by kind; they are not submodules.
@@ -137,7 +138,7 @@ class FederatedMethod(Recalibration, TrainerHooks):
     # --- the server: state, message, update
 
     def init_server(self, round_context: RoundContext) -> Tree:
-        """The server's state before the first round."""
+        """The server's state before the first round: {"weights": ...} and what a method adds, kept by `update`."""
         server: Tree = {"weights": trees.clone(self.weights(self.batch_norm != "local"))}
         if self.server_optimizer is not None:
             server["optimizer"] = self.server_optimizer.init(trees.clone(self.trainable()))
@@ -233,14 +234,15 @@ class FederatedMethod(Recalibration, TrainerHooks):
         terms = self.terms if self.phase.where == "clients" else []
         count = len(batch.views) - sum(len(addon.views) for addon in terms)
         views, extra = batch.views[:count], batch.views[count:]
-        own = {"draws": drawn} if (drawn := (batch.draws or {}).get("objective")) else {}
-        out = self.objective(*views, extra=extra, **own)
+        out = self.objective(*views, extra=extra, **self.objective.drawn(batch.draws))
         loss = self.hook("loss", self.phase)(out, batch)
-        end = 0
+        parts, end = {"objective": loss}, 0
         for addon in terms:
             own_views = slice(end, end := end + len(addon.views))
             addon_batch = cast(Any, batch)._replace(views=(*views, *extra[own_views]))
-            loss = loss + addon(out._replace(extra=out.extra[own_views]), addon_batch, self)
+            parts[addon.name] = addon(out._replace(extra=out.extra[own_views]), addon_batch, self)
+            loss = loss + parts[addon.name]
+        self.log_loss(parts | {"loss": loss}, len(batch.index))
         return {"loss": loss, "push": out.push}
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
@@ -248,11 +250,17 @@ class FederatedMethod(Recalibration, TrainerHooks):
         return self.objective.loss(out, batch)
 
     def observe(self, batch: Batch) -> Message:
-        """The message of one batch in an observe phase; batches are combined as the phase's `gather` declares."""
+        """The message of one batch in an observe phase, e.g. {"rows": {"h": `[B, dim]`}}.
+
+        Those of all batches, combined as the phase's `gather` declares, are `visit.observed` in `reply`.
+        """
         raise NotImplementedError
 
     def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
-        """Random tensors for the step, drawn outside it, into `batch.draws`: the objective's and the add-ons'."""
+        """Random tensors for the step, drawn outside it, into `batch.draws`: the objective's and the add-ons'.
+
+        A method with draws of its own adds them: {**super().draw(batch, stream), "mine": ...}; see `Objective.draw`.
+        """
         return {"objective": self.objective.draw(batch, stream)} | {a.name: a.draw(batch, stream) for a in self.terms}
 
     def adjust_gradients(self, gradients: Tree) -> Tree:

@@ -1,6 +1,7 @@
 """The code, links and tables of the guides are correct, their code runs, and a page that is named is there."""
 
 import inspect
+import json
 import math
 import re
 import shlex
@@ -90,12 +91,14 @@ def test_the_scenario_and_the_suite_of_their_page_compose(tmp_path, monkeypatch)
     assert len(configs_of(words[0].split())[0]) == 9
 
 
-def test_the_guides_trainer_trains(tmp_path, monkeypatch):
+def test_the_pages_trainer_trains_and_monitors(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    (code,) = blocks("add-a-method.md", start="from lightning")
-    exec(code, names)
-    assert names["trainer"].global_step > 0
+    (code,) = blocks("how-to/trainer.md")
+    exec(code.replace("max_epochs=5", "max_epochs=1"), names)
+    table = set(re.findall(r"`(train/\w+)`", text_of("how-to/trainer.md")))
+    assert table == set(names["trainer"].callback_metrics)
+    assert Path(names["best"].best_model_path).is_file()
 
 
 def test_the_method_of_the_first_page_goes_a_part_of_the_way(tmp_path, monkeypatch):
@@ -112,7 +115,7 @@ def test_the_method_of_the_first_page_goes_a_part_of_the_way(tmp_path, monkeypat
 NAMED = re.compile(r"\bdocs/[\w/-]+\.(?:md|svg|json|png)\b")
 """A page or a figure by its path from the root."""
 TEXT = (".py", ".md", ".yaml", ".yml", ".ipynb", ".j2")
-MADE_UP = ("test_docs.py", "test_docs_site.py", "test_shipping.py")
+MADE_UP = ("test_docs.py", "test_docs_site.py", "test_new.py", "test_shipping.py")
 """Tests that name pages that there are not."""
 TO_BE_WRITTEN = ("add-a-method.md", "docs/methods/fedexp.md")
 
@@ -203,9 +206,12 @@ def test_the_notebook_page_runs(tmp_path, monkeypatch):
     names: dict = {}
     for code in blocks("how-to/python.md"):
         exec(code, names)
+    rounds = names["folder"].parent / "seed1" / "rounds.jsonl"
     assert names["features"].shape == (1, names["encoder"].dim)
     assert names["table"]["linear/v1 accuracy"].iloc[0] == names["record"]["scores"]["linear/v1"]["accuracy"]
     assert not names["encoder"].training
+    assert names["losses"] == [point["loss"] for point in map(json.loads, rounds.read_text().splitlines())]
+    assert len(names["losses"]) == 2
 
 
 def test_the_page_of_data_has_a_dataset_and_a_function_that_run(tmp_path, monkeypatch, capsys):

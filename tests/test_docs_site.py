@@ -183,6 +183,10 @@ def test_a_list_may_follow_a_paragraph_as_in_a_repository_viewer():
     assert Markdown(extensions=[Viewer()]).convert(text).count("<li>") == 2
     shown = [Markdown(extensions=[*own, "fenced_code"]).convert(fenced) for own in ([Viewer()], [])]
     assert shown[0] == shown[1]
+    fold = Markdown(extensions=[Viewer(), "md_in_html"]).convert(
+        "<details open><summary>a</summary>\n\n**b**\n\n</details>"
+    )
+    assert "<strong>b</strong>" in fold
 
 
 def test_the_sites_search_runs_from_disk(tmp_path):

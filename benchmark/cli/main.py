@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
-from benchmark.cli import campaign, reports, runs
+from benchmark.cli import campaign, new, reports, runs
 from benchmark.cli.session import Session
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.layers import meant
 from benchmark.errors import DEADLINE_PREFIX, ConfigError, OutOfTimeError, exit_code, message
 from benchmark.runtime import is_first_rank
+from benchmark.tracking.checkout import commit
 
 EXAMPLES = """examples:
   python -m benchmark run suite=digits                      a row of each method on the embedded digits, then the board
@@ -37,6 +38,7 @@ EXAMPLES = """examples:
   python -m benchmark parity tests/parity/ssd.json          whether a method computes what its authors' code does
   python -m benchmark privacy fedsc method.sigma=0.01       what leaves a client; without a name, of all, into the pages
   python -m benchmark cite ssd align_uniform                BibTeX of a method, an objective and the suite
+  python -m benchmark new method mymethod                   files of a method that works, with its test, to be changed
   python -m benchmark list                                  every name that a command takes; list methods: one group"""
 
 RUN_WORDS = """words of run:
@@ -78,6 +80,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "parity": (reports.parity, "FILE... [accelerator=cpu|cuda]"),
     "privacy": (reports.privacy, "[METHOD ... [key=value ...]]"),
     "cite": (reports.cite, reports.CITE),
+    "new": (new.new, new.NEW),
     "list": (reports.listing, f"[{' | '.join(reports.LISTS)}]"),
 }
 """Name -> function and usage. A function's first docstring line is its help."""
@@ -149,8 +152,6 @@ class _Version(argparse.Action):
     """Prints the suite's version, and the commit of its files where they are a checkout's."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from benchmark.tracking.provenance import commit  # imports torch: most commands do without
-
         try:
             version = metadata.version("fulcrum-ful")
         except metadata.PackageNotFoundError:

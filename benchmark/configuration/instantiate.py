@@ -25,6 +25,7 @@ EXAMPLES = {
     "method.addons": "methods.fedx.CrossDistillation",
     "data": "torchvision.datasets.EuroSAT, or a Dataset of your own",
     "partition": "mymodule.split, a function of labels",
+    "views": "mymodule.cutout, a function of views and a generator",
 }
 """Examples of import paths, by section."""
 
@@ -37,6 +38,7 @@ BASES: dict[str, type] = {
     "server_optimizer": object,
     "data": object,
     "partition": object,
+    "views": object,
 }
 """Section -> what its class has to be a subclass of; an encoder may be a function that returns one, and a server
 optimiser any class with the hooks of HOOKS."""
@@ -112,7 +114,7 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
             f"{where}.class={path}: module {module!r} of {file} has no {name}{nearest(name, vars(found))}"
         )
     made = made_by(target)
-    if made is None and kind in ("encoder", "data", "partition") and callable(target):
+    if made is None and kind in ("encoder", "data", "partition", "views") and callable(target):
         return target  # a function without a plain annotation may return anything
     hooks = HOOKS.get(kind, ())
     if made is None or not issubclass(made, BASES[kind]) or not all(hasattr(made, hook) for hook in hooks):
@@ -156,7 +158,7 @@ def named_classes(config: DictConfig) -> Iterator[tuple[str, Mapping[str, Any]]]
     for name in ("method", "objective", "encoder", "optimizer", "server_optimizer"):
         if config[name]:
             yield name, config[name]
-    for name in ("data", "partition"):
+    for name in ("data", "partition", "views"):
         if config[name].get("class") is not None:
             yield name, config[name]
     addons = config.method.get("addons", [])
@@ -175,7 +177,7 @@ def refuse_foreign_classes(config: DictConfig, file: str) -> None:
     """
     for where, section in named_classes(config):
         path = section.get("class") if isinstance(section, Mapping) else None
-        if where in ("data", "partition"):  # the suite has no classes of these
+        if where in ("data", "partition", "views"):  # the suite has no classes of these
             raise ConfigError(
                 f"{file} names code from outside the suite ({where}.class={path}), which would run: "
                 "add trust=true if you trust that folder and that code"

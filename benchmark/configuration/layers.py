@@ -135,8 +135,8 @@ def _argument(path: tuple[str | int, ...], content: dict[str, Any]) -> Hint:
                 return partitions.parameters(str(content["partition"].get("name"))).get(str(name), Any)
             case ("heads", name):
                 owner, where = content["objective"], "objective"
-            case ("data", "options", name):
-                owner, where = content["data"], "data"
+            case (("data" | "views") as where, "options", name):
+                owner = content[where]
             case ("federation", "encoders", architecture, name):
                 owner, where = content["federation"]["encoders"][architecture], f"federation.encoders.{architecture}"
             case ("method", "addons", int(index), name):
@@ -201,6 +201,7 @@ def _drop_replaced(config: dict[str, Any], layer: Mapping[str, Any]) -> None:
         config["data"]["name"] = str(data["class"]).rpartition(".")[2].lower()
         config["data"].pop("options", None)
     drop(config["public"], layer.get("public"), "name")
+    drop(config["views"], layer.get("views"), "class", config["views"].keys() - {"options"})
     for name, encoder in layer.get("federation", {}).get("encoders", {}).items():
         before = config["federation"]["encoders"].get(name, {})
         drop(before, encoder, "class", ("clients",))

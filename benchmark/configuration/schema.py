@@ -206,6 +206,17 @@ class PublicKeys:
 
 
 @dataclass(kw_only=True)
+class ViewsKeys:
+    """The augmentation of training, with the fields of `datamodules.recipe.Recipe`."""
+
+    class_: str | None = key(None)
+    """Import path of a function of views and a generator, a stage of your own after the others, see
+    docs/how-to/recipes.md."""
+    options: dict[str, Any] = key({})
+    """Arguments of `views.class`."""
+
+
+@dataclass(kw_only=True)
 class EncoderKeys:
     """A network."""
 
@@ -269,7 +280,7 @@ class Config:
     """How the training images are divided among clients; docs/reference/clients.md has the rules and parameters."""
     public: dict[str, Any] = section(PublicKeys, {}, part=ROW, closed=True)
     """Public images, for methods that need some; empty: none."""
-    views: dict[str, Any] = key({})
+    views: dict[str, Any] = section(ViewsKeys, {})
     """Fields of `datamodules.recipe.Recipe`."""
     encoder: dict[str, Any] = section(EncoderKeys, {"class": "methods.networks.convnet"})
     """A network and its arguments."""
@@ -297,6 +308,8 @@ class Config:
     """Folder of the run folders."""
     logger: str = key("wandb", choices=("wandb", "csv"), part=EXECUTION)
     """wandb (offline unless logged in) | csv."""
+    log_clients: bool = key(False, part=EXECUTION)
+    """Write `clients.jsonl`, a line for each visit of a client: loss, images, seconds, and norm of its update."""
     devices: Any = key("auto", part=EXECUTION)
     """Ranks on a machine, one a GPU or a CPU core or several; auto: as docs/how-to/clusters.md says."""
     nodes: int | None = key(None, minimum=1, part=EXECUTION)

@@ -9,6 +9,7 @@ import torch
 from benchmark.distributed.collectives import on_rank_zero
 from benchmark.execution.sequential import SequentialExecutor
 from datamodules.federated import Batch
+from methods import trees
 from methods.base import Client
 
 STEPS = 3
@@ -36,6 +37,7 @@ def compile_networks(
         largest.id, method.views(phase), size, order=generator, views=generator, device=device
     )
     batch = next(iter(batches))
+    batch = batch._replace(draws=trees.to(method.hook("draw", phase)(batch, generator), dtype=executor.data.dtype))
     before = _timed(executor, batch)
     method.objective.compile(backend=backend)
     started = time.perf_counter()
@@ -65,7 +67,7 @@ def _pass(executor: SequentialExecutor, batch: Batch) -> None:
     """Forward and backward pass of all networks on all views."""
     executor.method.train()
     with executor.fabric.autocast():
-        out = executor.method.objective(*batch.views)
+        out = executor.method.objective(*batch.views, **executor.method.objective.drawn(batch.draws))
     loss = torch.stack([output.float().square().mean() for output in (*out.embeddings, *out.predictions)]).sum()
     executor.fabric.backward(loss)
     if executor.fabric.device.type == "cuda":

@@ -26,12 +26,14 @@ from benchmark.experiment.extension import copy_checkpoint
 from benchmark.experiment.initial_weights import fetch_weights
 from benchmark.experiment.lock import lock_folder
 from benchmark.experiment.run import Run, execution_environment
+from benchmark.federation.callbacks import Callback
 from benchmark.federation.loop import FederatedLoop
 from benchmark.rng import Streams, cohort_size
 from benchmark.runtime import enable_garbage_collection
+from benchmark.tracking.checkout import commit
 from benchmark.tracking.loggers import end_on_error, open_logger
 from benchmark.tracking.progress import Display
-from benchmark.tracking.provenance import commit, external_classes, images_hash, partition_hash
+from benchmark.tracking.provenance import external_classes, images_hash, partition_hash
 from benchmark.tracking.record import headline, lacks_best_round
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source
@@ -49,6 +51,7 @@ class Experiment:
         started: when the command began, by `time.monotonic`; the config's `minutes` count from it. None: no deadline.
         path: the run folder, where it is not the config's own.
         start: the folder of a finished run from whose last round this one goes on, see `extension`.
+        callbacks: further ones of the training.
     """
 
     def __init__(
@@ -59,9 +62,11 @@ class Experiment:
         started: float | None = None,
         path: Path | None = None,
         start: Path | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.config, self.display, self.processes = config, display, processes or RankProcesses()
         self.folder, self.name, self.start = path or folder(config), title(config), start
+        self.callbacks = callbacks
         minutes = config.minutes
         self.deadline = None if minutes is None or started is None else started + 60 * minutes
 
@@ -73,7 +78,7 @@ class Experiment:
         with self.open() as run:
             logger = open_logger(self.config, self.folder, self.display.print)
             with end_on_error(logger):
-                run.train(logger, self.deadline)
+                run.train(logger, self.deadline, self.callbacks)
                 evaluated = run.evaluate(self.config.evaluation.protocols)
             run.finish(evaluated, logger)
         self.display.end(f"{self.name}: {headline(evaluated.record)}")

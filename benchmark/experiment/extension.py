@@ -22,6 +22,7 @@ from benchmark.configuration.instantiate import BASES, locate, named_classes
 from benchmark.errors import ConfigError
 from benchmark.experiment.folder import load_folder
 from benchmark.federation.checkpoint import Checkpoint
+from benchmark.tracking.callbacks import CLIENTS
 from benchmark.tracking.record import MONITORED
 from leaderboards import store
 
@@ -164,4 +165,6 @@ def copy_checkpoint(source: Path, target: Path, longer: DictConfig) -> None:
     if every and last and last[0]["round"] % every:  # only as the last round was it monitored
         state["history"][-1] = {key: value for key, value in last[0].items() if key not in MONITORED}
     Checkpoint(beside, "/".join([identity(longer), *data])).save(state)
+    if (visits := source / CLIENTS).exists():
+        shutil.copy(visits, target / CLIENTS)
     os.rename(beside, target / "checkpoint")

@@ -34,7 +34,8 @@ from benchmark.federation.participation import Participation
 from benchmark.federation.updates import combined_entries
 from benchmark.rng import Streams, isolated
 from datamodules.federated import FederatedDataModule
-from datamodules.recipe import Recipe
+from datamodules.recipe import OwnRecipe, Recipe, Stage
+from datamodules.signatures import signature_of
 from datamodules.sources import Source
 from methods import trees
 from methods.base import FederatedMethod, Objective
@@ -80,8 +81,32 @@ def schedule(config: DictConfig) -> Callable[[float], float]:
 def recipe(config: DictConfig, images: Source) -> Recipe:
     """The recipe of views, by default at the images' own size."""
     values: Any = OmegaConf.to_container(config.views)
+    path, options = values.pop("class", None), values.pop("options", None) or {}
     check(values, dict.fromkeys(arguments(Recipe), Any), "views", "a recipe")  # Recipe checks the values itself
-    return Recipe(**{"size": images.train.images.shape[-1], **values})
+    values = {"size": images.train.images.shape[-1], **values}
+    if path is not None:
+        return OwnRecipe(**values, stage=own_stage(path, options))
+    if options:
+        raise ConfigError("views.options are arguments of views.class: name that function, or leave them out")
+    return Recipe(**values)
+
+
+def own_stage(path: str, options: Mapping[str, Any]) -> Stage:
+    """The function of `views.class`, with its other arguments."""
+    target = locate({"class": path}, "views")
+    if inspect.isclass(target):
+        raise ConfigError(f"views.class={path} is a class: give a function of views and a generator")
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"views.options={options!r}: set the arguments of views.class, as in views.options.KEY=VALUE")
+    takes = signature_of(target, filled=2)
+    if not takes.passes_on:
+        check(options, {name: each.annotation for name, each in takes.named.items()}, "views.options", path)
+    try:
+        inspect.signature(target).bind(None, None, **options)
+    except (TypeError, ValueError) as error:  # the latter of C code, which says nothing of its arguments
+        call = f"{path.rpartition('.')[2]}(views, generator, **views.options)"
+        raise ConfigError(f"views.class={path}: {error}; it is called as {call}") from error
+    return partial(target, **options)
 
 
 def method(config: DictConfig, images: Source) -> FederatedMethod:

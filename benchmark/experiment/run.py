@@ -21,12 +21,13 @@ from benchmark.federation.callbacks import Callback
 from benchmark.federation.divergence import collapses
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking import plots
-from benchmark.tracking.callbacks import EarlyRecord, RoundLog
+from benchmark.tracking.callbacks import CLIENTS, ClientLog, EarlyRecord, RoundLog
+from benchmark.tracking.checkout import commit
+from benchmark.tracking.clients import by_client
 from benchmark.tracking.loggers import RunLogger, close, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import (
     author_deviations,
-    commit,
     external_classes,
     hardware,
     numerical_deviations,
@@ -69,8 +70,8 @@ class Run:
         """Scores single encoders."""
         return self.scoring.evaluator
 
-    def train(self, logger: RunLogger, deadline: float | None) -> None:
-        """Runs the remaining rounds with progress, logs and the monitor.
+    def train(self, logger: RunLogger, deadline: float | None, callbacks: Sequence[Callback] = ()) -> None:
+        """Runs the remaining rounds with progress, logs, the monitor, and further callbacks, which see its scores.
 
         Raises:
             OutOfTimeError, DivergedError: see `FederatedLoop.fit`.
@@ -80,7 +81,9 @@ class Run:
         if (protocol := self.config.evaluation.best_on_test) is not None:
             monitor.append(RoundProbe(self.evaluator, protocol))
         early = EarlyRecord(self.folder / store.PARTIAL, partial(self.record, {}, 0.0, {}))
-        self.loop.callbacks = [*monitor, RoundLog(self.folder / "rounds.jsonl", logger), early, self.display]
+        visits = [ClientLog(self.folder / CLIENTS)] if self.config.log_clients else []
+        log = RoundLog(self.folder / "rounds.jsonl", logger)
+        self.loop.callbacks = [*monitor, *callbacks, *visits, log, early, self.display]
         self.display.begin(self.name)
         if not self.loop.checkpoint.file.exists() and (self.folder / "rounds.jsonl").exists():
             self.display.print(f"{self.name}: starts over: {self.folder} has rounds, but no checkpoint")
@@ -144,7 +147,8 @@ class Run:
             if self.fabric.global_rank == 0:
                 if replaces := file.exists():  # a failing figure must not lose new scores
                     store.write(file, evaluated.record)
-                figures = plots.of_run(self.loop.history, self.data, self.scoring.arrays, self.name)
+                clients = by_client([evaluated.record])
+                figures = plots.of_run(self.loop.history, self.data, self.scoring.arrays, self.name, clients)
                 close(logger, evaluated.record, plots.save(figures, self.folder / "figures"))
                 if not replaces:
                     store.write(file, evaluated.record)

@@ -12,7 +12,7 @@ Loop = Any
 class Callback:
     """Hooks of a federated loop; each does nothing unless overridden.
 
-    `line` is the round's line in `rounds.jsonl`.
+    `line` is the round's line in `rounds.jsonl`, without the clients that were drawn: `loop.drawn(loop.round - 1)`.
     """
 
     def on_run_start(self, loop: Loop) -> None:
@@ -25,7 +25,7 @@ class Callback:
         """Called after each visit of this rank; copy what you keep of the reply, it may be the model's own tensors."""
 
     def on_round_trained(self, loop: Loop, line: dict[str, Any]) -> None:
-        """Called before the round is saved; may add scores to its line."""
+        """Called before the round is saved; may add numbers to its line."""
 
     def on_round_end(self, loop: Loop, line: dict[str, Any]) -> None:
         """Called after the round's checkpoint is on disk."""

@@ -148,6 +148,11 @@ class FederatedLoop:
         """Indices into `clients` of those drawn for a round."""
         return self.participation.drawn(self.streams, round, len(self.clients))
 
+    def drawn(self, round: int) -> list[int]:
+        """Ids of the clients drawn for a round, in order; none where the round has no phase of clients."""
+        asked = any(phase.where == "clients" for phase in self.plan(round))
+        return [self.clients[k].id for k in self.cohort(round)] if asked else []
+
     def replying(self, round: int, cohort: Sequence[int]) -> Sequence[int]:
         """Indices into `clients` of those of a round's cohort that reply."""
         return self.participation.replying(self.streams, round, cohort, self.late)

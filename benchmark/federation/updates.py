@@ -1,7 +1,9 @@
 """A client's update: what its training changes, as a reply less what the client was sent."""
 
+import torch
+
 from methods import trees
-from methods.base import Each, FederatedMethod, Mean, Message, MethodError, Phase, Sum, Tree
+from methods.base import Cat, Each, FederatedMethod, Mean, Message, MethodError, Phase, Sum, Tree
 
 
 def trains_clients(phase: Phase) -> bool:
@@ -24,6 +26,25 @@ def start_of(sent: Message, replied: Message, entry: str) -> Tree:
         if path in given:
             trees.put(start, path, given[path])
     return start
+
+
+@torch.no_grad()
+def update_norms(phase: Phase, sent: Message, replied: Message) -> dict[str, float]:
+    """Norm by entry of what a client's training has changed: its reply less what it was sent; of other phases none.
+
+    An entry that the client was not sent is an update itself. Rows that are concatenated are no update, nor are whole
+    numbers, such as counts.
+    """
+    norms = {}
+    for entry in (entry for entry, how in phase.uplink.items() if trains_clients(phase) and not isinstance(how, Cat)):
+        given, squares = dict(trees.leaves(sent.get(entry, {}))), []
+        for path, leaf in trees.leaves(replied.get(entry, {})):
+            if leaf.is_floating_point():
+                changed = leaf - given[path] if path in given and given[path].shape == leaf.shape else leaf
+                squares.append(changed.double().square().sum())
+        if squares:
+            norms[entry] = float(torch.stack(squares).sum().sqrt())
+    return norms
 
 
 def refuse_whole_numbers(entry: str, tree: Tree, key: str) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 from benchmark.disk import write_json
 from benchmark.speed.timing import Line, Spread
-from benchmark.tracking.provenance import commit, hardware
+from benchmark.tracking.checkout import commit
+from benchmark.tracking.provenance import hardware
 
 LIBRARIES = ("torch", "torchvision", "lightning", "numpy", "scikit-learn")
 COLUMNS = ("", "median", "from - to", "n", "unit", "goal")

@@ -9,23 +9,14 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import CSVLogger
 from omegaconf import DictConfig, OmegaConf
 
+from benchmark.tracking.clients import by_client
+from benchmark.tracking.logged import config_of, summary, tags
+from benchmark.tracking.record import known_at_start
 from benchmark.tracking.wandb_run import Notify, WandbRun, options, print_to_stderr
-from leaderboards.encoders import count, shown
 from leaderboards.schema import Record
 from leaderboards.store import name
 
 RunLogger = CSVLogger | WandbRun
-
-
-def flat(result: Record) -> dict[str, float]:
-    """A record's scores for W&B's summary, "protocol/metric" -> value, as they are shown; and the number of several
-    encoders, over which an accuracy is the mean."""
-    several = {"encoders": float(count(result))} if count(result) > 1 else {}
-    return several | {
-        f"{protocol}/{metric}": value
-        for protocol, metrics in shown(result).items()
-        for metric, value in metrics.items()
-    }
 
 
 @contextmanager
@@ -40,9 +31,11 @@ def end_on_error(logger: RunLogger) -> Iterator[None]:
 
 
 def close(logger: RunLogger, result: Record, pictures: dict[str, Path]) -> None:
-    """Ends the run; with W&B, after uploading the record as summary and the figures as media."""
+    """Ends the run; with W&B, after uploading the record as summary, the figures as media, and a table of clients."""
     if isinstance(logger, WandbRun):
-        logger.log_result({**flat(result), "record": result}, pictures)
+        clients = [[client, cell.mean] for client, cell in by_client([result]).items()]
+        tables = {"clients": (["client", "accuracy (%)"], clients)} if clients else {}
+        logger.log_result(summary(result), config_of(result), pictures, tables)
     logger.finalize("success")
 
 
@@ -55,7 +48,7 @@ def open_logger(config: DictConfig, folder: Path, notify: Notify = print_to_stde
     if config.logger == "csv" or not first:  # other ranks log nothing
         warnings.filterwarnings("ignore", "Experiment logs directory")  # its rows are rewritten from the history
         return CSVLogger(save_dir=folder, name="", version="csv", flush_logs_every_n_steps=1)  # rounds are long
-    content = OmegaConf.to_container(config, resolve=True)
-    tags = (config.scenario, config.row, config.objective["name"])
-    given = options(name(dict(config)), str(folder.resolve()), tags, content, folder)
+    known = known_at_start(config)
+    content = {**config_of(known), "composed": OmegaConf.to_container(config, resolve=True)}
+    given = options(name(known), str(folder.resolve()), tags(known), content, folder)
     return WandbRun(folder, {**given, "resume": "allow"}, notify)

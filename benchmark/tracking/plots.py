@@ -16,6 +16,7 @@ from benchmark.tracking.record import curve
 from datamodules.federated import FederatedDataModule
 from datamodules.heterogeneity import bubble_chart
 from leaderboards.labels import drawable, short
+from leaderboards.rank import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,10 +52,11 @@ def of_run(
     data: FederatedDataModule,
     arrays: Mapping[str, Mapping[str, Mapping[str, Any]]],
     title: str,
+    clients: Mapping[str, Cell] | None = None,
 ) -> dict[str, Callable[..., None]]:
     """Name -> function that draws the figure into a `path`, for all figures of a run.
 
-    arrays: by encoder and protocol, the tensors that its evaluation saved.
+    arrays: by encoder and protocol, the tensors that its evaluation saved. clients: their accuracies, see `by_client`.
     """
     source, points = data.source, curve(history)
     figures: dict[str, Callable[..., None]] = {
@@ -68,6 +70,8 @@ def of_run(
     if any("alignment" in point and "uniformity" in point for point in points):
         figures["geometry"] = partial(lines, "geometry", points, title=title)
         figures["plane"] = partial(plane, points, title=title)
+    if clients:
+        figures["clients"] = partial(accuracies, clients, title=title)
     for protocol, draw in (("spectrum", spectra), ("membership", membership)):
         if of_encoders := {name: saved[protocol] for name, saved in arrays.items() if protocol in saved}:
             figures[protocol] = partial(draw, of_encoders, title=title)
@@ -150,6 +154,18 @@ def spectra(encoders: Mapping[str, Mapping[str, Tensor]], path: Path, title: str
         axes.set(xlabel="singular value, by size", ylabel="relative to the largest")
         if 1 < len(encoders) <= LEGEND:
             axes.legend(frameon=False, fontsize=8)
+
+
+def accuracies(clients: Mapping[str, Cell], path: Path, title: str) -> None:
+    """The accuracy of each client of a protocol in percent, the worst at the top, and a line at their mean."""
+    values = [cell.mean for cell in clients.values()]
+    with _figure(path, f"{title}: accuracy by client", height=1.4 + 0.22 * len(values)) as (axes,):
+        mean = sum(values) / len(values)
+        axes.axvline(mean, color=GREY, linewidth=1)
+        axes.hlines(range(len(values)), mean, values, color=BLUE, linewidth=1.4)
+        axes.plot(values, range(len(values)), "o", markersize=4, color=BLUE)
+        axes.set_yticks(range(len(values)), [_named(client) for client in clients])
+        axes.set(xlabel="accuracy on the client's test images (%); grey: mean", ylim=(len(values) - 0.5, -0.5))
 
 
 def membership(attacks: Mapping[str, Mapping[str, Tensor]], path: Path, title: str) -> None:

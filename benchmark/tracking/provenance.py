@@ -4,9 +4,7 @@ import datetime
 import hashlib
 import inspect
 import linecache
-import os
 import platform
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -23,11 +21,10 @@ from benchmark.configuration.identity import identity
 from benchmark.configuration.instantiate import locate, named_classes
 from benchmark.configuration.partitions import encoder_sections, sha256, weights_file
 from benchmark.federation.loop import FederatedLoop
+from benchmark.tracking.checkout import PACKAGES, ROOT
 from datamodules.federated import FederatedDataModule
 from methods.networks.libraries import hub_file, torchvision_weights
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("benchmark", "datamodules", "eval", "methods")
 LIBRARIES = ("lightning", "numpy", "omegaconf", "scikit-learn", "torch", "torchmetrics", "torchvision", "wandb")
 
 
@@ -110,29 +107,6 @@ def images_hash(images: np.ndarray, held: np.ndarray) -> str:
     for few in np.array_split(held, max(1, len(held) // 256)):
         digest.update(np.ascontiguousarray(images[few]).tobytes())
     return digest.hexdigest()
-
-
-@cache
-def commit() -> str | None:
-    """The checkout's commit, with a `+` where code was changed or added since.
-
-    FULCRUM_COMMIT in the environment replaces it, in a copy that was carried without its history; None outside a
-    checkout. The first call of a process counts: the checkout may have changed by the time a run ends.
-    """
-    if carried := os.environ.get("FULCRUM_COMMIT"):
-        return carried
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    if git("rev-parse", "--show-toplevel") != str(ROOT):
-        return None  # an installed copy, perhaps inside somebody else's repository
-    head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *PACKAGES)
-    return head and head + ("" if changes == "" else "+")
 
 
 def external_classes(config: DictConfig) -> list[str]:

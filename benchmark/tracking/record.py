@@ -13,6 +13,7 @@ from benchmark.evaluation.protocols import Scores, combine
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.provenance import provenance
 from datamodules.federated import FederatedDataModule
+from eval.protocol import OWN
 from leaderboards.encoders import MEAN, WORST, count, mean_of, shown
 from leaderboards.schema import SCHEMA, Record
 
@@ -51,18 +52,14 @@ def record(
     best = max((row for row in history if "monitor" in row), key=lambda row: row["monitor"], default=None)
     return {
         "schema": SCHEMA,
-        "scenario": config.scenario,
-        "row": config.row,
-        "method": config.method["name"],
-        "objective": config.objective["name"],
-        "seed": config.seed,
+        **known_at_start(config),
         "rounds": {"done": loop.round, "planned": loop.rounds} | ({"ended": reason} if reason is not None else {}),
         "images": sum(row["images"] for row in history),
         # of several encoders an accuracy here is the worst one's; a board shows their mean, see `leaderboards.encoders`
         "scores": with_best_round(combine(encoders), config.evaluation.best_on_test, history),
         "encoders": encoders,
         "best": {"round": best["round"], "metric": "monitor", "value": best["monitor"]} if best else None,
-        "curve": curve(history),
+        "curve": curve(history) or curve(history, "loss"),
         "server": {key: sum(row[f"server_{key}"] for row in on_server) for key in ("images", "seconds") if on_server},
         "bytes": {way: loop.ledger.total(way) for way in ("up", "down")} | {"visits": sum(loop.ledger.visits.values())},
         "epsilon": max(spent.values(), default=None),
@@ -79,12 +76,23 @@ def record(
             "batch_norm": config.federation.batch_norm,
             **({"names": list(data.parts.names)} if data.parts.names else {}),
         },
-        "settings": {
-            key: json_value(value) for key, value in {**defaults(config), **settings(config)}.items() if key != "seed"
-        },
         "provenance": provenance(config, data, loop),
         "evaluated": evaluated,
         "deviations": deviations,
+    }
+
+
+def known_at_start(config: DictConfig) -> dict[str, Any]:
+    """The fields of a run's record that follow from its config alone."""
+    return {
+        "scenario": config.scenario,
+        "row": config.row,
+        "method": config.method["name"],
+        "objective": config.objective["name"],
+        "seed": config.seed,
+        "settings": {
+            key: json_value(value) for key, value in {**defaults(config), **settings(config)}.items() if key != "seed"
+        },
     }
 
 
@@ -140,25 +148,52 @@ def is_monitored(row: Mapping[str, Any]) -> bool:
     return "monitor" in row or "effective_rank" in row
 
 
-def curve(history: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
-    """The monitor's numbers by round, each with the seconds of training and the bytes up to then."""
-    seconds, sent, points = 0.0, 0, []
+class Totals:
+    """What the rounds have cost so far."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = {
+            "bytes": 0,
+            "bytes_up": 0,
+            "bytes_down": 0,
+            "seconds": 0.0,
+            "client_seconds": 0.0,
+        }
+
+    def after(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """The totals up to the next round, whose line is `row`; `epsilon`, where noise was sent, is the largest."""
+        sent = {way: sum(row[way].values()) for way in ("bytes_up", "bytes_down")}
+        costs = {**sent, "bytes": sum(sent.values()), **{key: row[key] for key in ("seconds", "client_seconds")}}
+        for key, cost in costs.items():
+            self.sums[key] += cost
+        if "epsilon" in row:  # of the round's clients
+            self.sums["epsilon"] = max([self.sums.get("epsilon", 0.0), *row["epsilon"].values()])
+        return dict(self.sums)
+
+
+def curve(history: Sequence[dict[str, Any]], of: str = "monitor") -> list[dict[str, float]]:
+    """The monitor's numbers and the mean loss by round, each with the seconds of training and the bytes up to then.
+
+    of: "monitor": the monitored rounds | "loss": those with a loss, for a run without a monitor.
+    """
+    totals, points = Totals(), []
     for row in history:
-        seconds += row["seconds"]
-        sent += sum(row["bytes_up"].values()) + sum(row["bytes_down"].values())
-        if is_monitored(row):
-            numbers = {name: row[name] for name in MONITORED if name in row}
-            points.append({"round": row["round"], "bytes": sent, "seconds": seconds, **numbers})
+        so_far = totals.after(row)
+        numbers = {name: row[name] for name in ("loss", *MONITORED) if row.get(name) is not None}
+        if is_monitored(row) if of == "monitor" else of in numbers:
+            points.append({"round": row["round"], "bytes": so_far["bytes"], "seconds": so_far["seconds"], **numbers})
     return points
 
 
 def headline(result: Record) -> str:
-    """A record's accuracies, label-free score, largest epsilon, times and an early end in one line."""
-    scores = [
-        f"{protocol} {', '.join(numbers)}"
-        for protocol, metrics in shown(result).items()
-        if (numbers := [form.format(metrics[metric]) for metric, form in HEADLINES.items() if metric in metrics])
-    ]
+    """A record's accuracies, label-free score, own protocols, largest epsilon, times and an early end in one line."""
+    scores = list[str]()
+    for protocol, metrics in shown(result).items():
+        numbers = [form.format(metrics[metric]) for metric, form in HEADLINES.items() if metric in metrics]
+        if not numbers and OWN.fullmatch(protocol):
+            numbers = [f"{metric} {value:.4g}" for metric, value in metrics.items()][:1]
+        if numbers:
+            scores.append(f"{protocol} {', '.join(numbers)}")
     if scores and (several := mean_of(count(result))):
         scores[0] = f"{several}: {scores[0]}"
     if result["epsilon"] is not None:

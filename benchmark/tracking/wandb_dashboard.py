@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.configuration.files import available, read
 from benchmark.errors import ConfigError, one_line
-from benchmark.tracking.loggers import flat
+from benchmark.tracking import logged
 from benchmark.tracking.progress import Display
 from benchmark.tracking.wandb_run import options, server_problem, silence
 from leaderboards.encoders import WORST
@@ -39,10 +39,6 @@ MARK = ".fulcrum-dashboard"
 """File that marks a folder whose dashboard may be replaced."""
 UPLOAD_TIMEOUT = 3600
 """Seconds an upload may take."""
-CONFIG_KEYS = ("scenario", "row", "method", "objective", "seed", "world_size", "settings", "provenance")
-"""Fields of a record in its run's config, to filter and group by."""
-LOGGED_AS = {"round": None, "bytes": "comm/bytes", "seconds": "sys/seconds"}
-"""Key of a curve's point that is no score -> the name it is logged by; None: not logged."""
 PUBLISHED = ("paper", "table", "row", "column", "unit", "published")
 PAPER_COLUMNS = [*PUBLISHED, "ours", "delta", "seeds", "verdict", "why", "remark"]
 
@@ -63,14 +59,12 @@ def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path, 
     with display.counting("writing", len(complete) + 1) as count:
         for record in complete:
             count(name(record))
-            config = {key: record[key] for key in CONFIG_KEYS}
-            with _offline_run(folder, name(record), tags[name(record)], config) as run:
+            with _offline_run(folder, name(record), tags[name(record)], logged.config_of(record)) as run:
+                logged.declare(run)
                 for point in record.get("curve", []):
-                    scores = {LOGGED_AS.get(key, f"eval/{key}"): value for key, value in point.items()}
-                    run.log({key: value for key, value in scores.items() if key}, step=int(point["round"]))
-                sent = {f"comm/bytes_{way}": sum(record["bytes"][way].values()) for way in ("up", "down")}
-                costs = {"sys/client_seconds": record["seconds"]["clients"], "epsilon": record["epsilon"]}
-                run.summary.update({**flat(record), **sent, **costs})
+                    round = int(point["round"])
+                    run.log({logged.STEP: round, **logged.named(point)}, step=round)
+                run.summary.update(logged.summary(record))
         count(LEADERBOARD)
         with _offline_run(folder, LEADERBOARD, sorted({record["scenario"] for record in complete}), {}) as run:
             _log_leaderboard(run, complete, verdicts)
@@ -85,7 +79,7 @@ def _offline_run(folder: Path, key: str, tags: Iterable[str], config: dict[str, 
         silent=True, console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True
     )
     job_type = LEADERBOARD if key == LEADERBOARD else "run"
-    return wandb.init(**options(key, key, tags, config, folder), job_type=job_type, mode="offline", settings=settings)
+    return wandb.init(**options(key, key, tags, config, folder, job_type), mode="offline", settings=settings)
 
 
 def _tags(records: Sequence[Record], papers: Sequence[str]) -> dict[str, list[str]]:
@@ -101,10 +95,10 @@ def _tags(records: Sequence[Record], papers: Sequence[str]) -> dict[str, list[st
     tags = {}
     for record in records:
         scenario, method = record["scenario"], record["method"]
-        own = [f"{key}:{record[key]}" for key in ("scenario", "method", "objective")]
         of = (scenario.partition("/")[0], *method.split("-"))
         tags[name(record)] = [
-            *suites.get((scenario, method), []), *own, *(f"paper:{paper}" for paper in papers if paper in of)
+            *suites.get((scenario, method), []), *logged.tags(record),
+            *(f"paper:{paper}" for paper in papers if paper in of),
         ]  # fmt: skip
     return tags
 

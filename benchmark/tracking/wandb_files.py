@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,10 @@ def entries(content: bytes) -> Iterator[bytes]:
             entry = b""
 
 
-def logged_rows(folder: Path, run: str, step: str) -> Iterator[tuple[int, int | None]]:
+def logged_rows(folder: Path, run: str, steps: Sequence[str]) -> Iterator[tuple[int, int | None]]:
     """(W&B's step, round) of each row in the segments of a run; None: a row of no round.
 
-    folder: of the run. run: its id on W&B. step: the metric that is the round.
+    folder: of the run. run: its id on W&B. steps: the metrics that are the round, now or earlier.
     """
     from google.protobuf.message import DecodeError
     from wandb.proto import wandb_internal_pb2
@@ -48,4 +48,5 @@ def logged_rows(folder: Path, run: str, step: str) -> Iterator[tuple[int, int | 
                 break
             if history.item:
                 values = {item.key or "/".join(item.nested_key): item.value_json for item in history.item}
-                yield history.step.num, int(json.loads(values[step])) if step in values else None
+                rounds = [int(json.loads(values[step])) for step in steps if step in values]
+                yield history.step.num, rounds[0] if rounds else None

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.errors import one_line
+from benchmark.tracking.logged import EARLIER_STEP, STEP, declare
 from benchmark.tracking.wandb_files import logged_rows
 
 if TYPE_CHECKING:
     import wandb
 
+Table = tuple[list[Any], list[Any]]
+"""Names of columns, and rows."""
 Notify = Callable[[str], None]
 """Prints one line for the user."""
 
@@ -27,10 +30,6 @@ TIMEOUTS = {"init_timeout": 15.0, "finish_timeout": 30.0}
 """W&B's setting -> seconds: to begin a run, and to upload the rest of its data; without them it waits for minutes."""
 OFFLINE = ("offline", "dryrun", "disabled")
 """Modes of W&B that need no server."""
-STEP = "trainer/global_step"
-"""W&B's name for the round, the x-axis of all metrics, and the step of a round's row."""
-METRICS = ("train/*", "eval/*", "comm/*", "privacy/*", "sys/*")
-"""Metrics of a round."""
 TAG = 64
 """Longest tag that W&B accepts, in characters."""
 
@@ -40,13 +39,16 @@ def print_to_stderr(line: str) -> None:
     print(line, file=sys.stderr)  # noqa: T201
 
 
-def options(name: str, key: str, tags: Iterable[str], config: Any, folder: Path) -> dict[str, Any]:
+def options(
+    name: str, key: str, tags: Iterable[str], config: Any, folder: Path, job_type: str = "run"
+) -> dict[str, Any]:
     """Options of `wandb.init`. name: `<group>/<last part>`. key: what the run's id follows from."""
     return {
         "project": "fulcrum",
         "name": name,
         "id": hashlib.sha256(key.encode()).hexdigest()[:12],
         "group": name.rpartition("/")[0] or None,
+        "job_type": job_type,
         "tags": [tag[:TAG] for tag in tags],
         "config": config,
         "dir": str(folder),
@@ -84,15 +86,24 @@ class WandbRun:
 
         self._attempt(log)
 
-    def log_result(self, summary: Mapping[str, Any], pictures: Mapping[str, Path]) -> None:
-        """Logs the final values and the figures."""
+    def log_result(
+        self,
+        summary: Mapping[str, Any],
+        config: Mapping[str, Any],
+        pictures: Mapping[str, Path],
+        tables: Mapping[str, Table] | None = None,
+    ) -> None:
+        """Logs the final values, what is known of the config by now, the figures, and tables by name."""
 
         def log() -> None:
             from wandb import Image
+            from wandb import Table as WandbTable
 
             run = self._begun()
+            run.config.update(dict(config), allow_val_change=True)
             run.summary.update(dict(summary))
             figures: dict[str, Any] = {f"figures/{name}": [Image(str(file))] for name, file in pictures.items()}
+            figures |= {name: WandbTable(columns, data) for name, (columns, data) in (tables or {}).items()}
             # offline W&B does not know the steps of the segments before this one
             run.log(figures, step=self.steps + 1 if self.mode in OFFLINE else None, commit=True)
             self.steps += 1
@@ -163,9 +174,7 @@ class WandbRun:
                 self._report(error, "offline")
                 wandb.teardown()  # its process would refuse a run of the same id as one that could not begin
                 self.run = wandb.init(**self.options, mode=self.mode, settings=settings)
-            self.run.define_metric(STEP)
-            for name in METRICS:
-                self.run.define_metric(name, step_metric=STEP, step_sync=True)
+            declare(self.run)
             self._find_rounds(self.run)
         return self.run
 
@@ -175,9 +184,10 @@ class WandbRun:
         What was logged just before a kill may be in neither.
         """
         if self.mode not in OFFLINE:
-            self.rounds = set(range(int(run.summary.get(STEP) or 0) + 1)) if run.resumed else set()
+            last = run.summary.get(STEP) or run.summary.get(EARLIER_STEP) or 0
+            self.rounds = set(range(int(last) + 1)) if run.resumed else set()
             return
-        rows = list(logged_rows(self.folder, self.options["id"], STEP))
+        rows = list(logged_rows(self.folder, self.options["id"], (STEP, EARLIER_STEP)))
         self.rounds = {round for _, round in rows if round is not None}
         self.steps = max((step for step, _ in rows), default=0)
 

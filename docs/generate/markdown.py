@@ -30,5 +30,5 @@ class Lists(Preprocessor):
             fenced ^= FENCE.match(line) is not None
             if not fenced and ITEM.match(line) and new and PARAGRAPH.match(new[-1]):
                 new.append("")
-            new.append(re.sub("^<details>", "<details markdown='1'>", line))
+            new.append(re.sub("^<details", "<details markdown='1'", line))
         return new

@@ -173,6 +173,7 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
         "renamed": renamed,
         "figure": f"{_stem(scenario)}.svg" if has_figure(rows) else None,
         "trade_offs": [f"{_stem(scenario)}-against-{cost}" for cost in trade_offs.figures(rows, scenario)],
+        "rows": len(rows),
         "lines": board_lines(rows),
         "unknown": any(row.server_images is None for row in rows),
         "spent": any(row.epsilon is not None for row in rows),

@@ -112,6 +112,13 @@ def own_columns(rows: Iterable[Row]) -> dict[str, tuple[str, int]]:
     return {key: (own[1], 3) for key in keys if (own := OWN.fullmatch(key))}
 
 
+def all_columns(rows: Sequence[Row]) -> dict[str, tuple[str, int | None]]:
+    """Columns of every score of any row: heading, decimals. One that nobody gave a heading has its key, and None."""
+    worst = {f"{key}{WORST}" for row in rows for key in row.cells}  # shown beside the mean that it belongs to
+    keys = {key for row in rows for key in row.cells} - worst - SCORE_COLUMNS.keys()
+    return {**SCORE_COLUMNS, **{key: (key, None) for key in sorted(keys)}, **own_columns(rows)}
+
+
 def further_columns(rows: Sequence[Row]) -> dict[str, tuple[str, int]]:
     """Columns of a board's second table that any of its rows has a score for."""
     columns = {**SCORES["further"], **own_columns(rows)}

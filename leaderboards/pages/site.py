@@ -5,7 +5,7 @@ The pages themselves, `site/index.html` and the files it loads, are written by h
 
 import json
 import shutil
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import isinf
 from pathlib import Path
@@ -13,9 +13,9 @@ from typing import Any
 
 from leaderboards import palette
 from leaderboards.averages import full_names, mean_rank
-from leaderboards.encoders import WORST, count, mean_of, shown
+from leaderboards.encoders import count, mean_of, shown
 from leaderboards.pages import board, reproduction
-from leaderboards.pages.columns import SCORE_COLUMNS, of_encoders, own_columns
+from leaderboards.pages.columns import all_columns, of_encoders
 from leaderboards.pages.privacy import Sheet
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import Row, finished, fitted, gaps
@@ -42,14 +42,14 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
     """Everything that the site shows. sheet: the privacy sheet."""
     boards = board.boards(records)
     names, every = full_names(boards), sorted({row.row for rows in boards.values() for row in rows})
-    columns = SCORE_COLUMNS | own_columns(row for rows in boards.values() for row in rows)
+    columns = all_columns([row for rows in boards.values() for row in rows])
     return {
         "columns": [{"key": key, "title": title, "digits": decimals} for key, (title, decimals) in columns.items()],
         "scenarios": {
             scenario: {
                 "setting": board.setting(rows),
                 "renamed": board.renamed(names.get(scenario, {})),
-                "rows": [_row(row, columns) for row in rows],
+                "rows": [_row(row) for row in rows],
                 "missing": gaps(rows),
                 "encoders": of_encoders(rows),
                 "left": board.left_out(records, scenario),
@@ -79,9 +79,8 @@ def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
     return {"rows": list(of_board.effects), **_rounded(numbers), "uneven": of_board.uneven}
 
 
-def _row(row: Row, columns: Container[str]) -> dict[str, Any]:
-    cells = {key: cell for key, cell in row.cells.items() if key.removesuffix(WORST) in columns}
-    return {**_rounded({**asdict(row), "cells": cells}), "settings": row.settings}
+def _row(row: Row) -> dict[str, Any]:
+    return {**_rounded(asdict(row)), "settings": row.settings}
 
 
 def _run(record: Record) -> dict[str, Any]:

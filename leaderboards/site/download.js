@@ -42,7 +42,9 @@ function tableLines(grid) {
   const [head, ...lines] = [...grid.rows].map((row) =>
     [...row.cells].flatMap((node) => [cell(node), ...Array(node.colSpan - 1).fill("")]),
   );
-  const parts = (text) => text.match(/^(?:mean )?(-?[\d.]+|–)(?: ± ([\d.]+))?(?: ↓)?(?:, worst (-?[\d.]+))?$/) || [];
+  const number = String.raw`(-?[\d.]+(?:e[-+]\d+)?)`;
+  const score = RegExp(`^(?:mean )?(?:${number}|–)(?: ± ${number})?(?: ↓)?(?:, worst ${number})?$`);
+  const parts = (text) => text.match(score) || [];
   const has = (part) => head.map((_, index) => lines.some((line) => parts(line[index] || "")[part]));
   const further = [
     ["spread", 2, has(2)],

@@ -48,9 +48,10 @@ function longText(text) {
   return el("td", { class: "text long" }, text);
 }
 
-function formatNumber(value, digits) {
-  if (value === null || value === undefined) return NONE;
-  const shown = value.toFixed(digits);
+// places: how many decimals; null: three digits.
+function formatNumber(value, places) {
+  if (value === null || value === undefined || places === null) return digits(value);
+  const shown = value.toFixed(places);
   return Number(shown) === 0 ? shown.replace("-", "") : shown;
 }
 

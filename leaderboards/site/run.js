@@ -1,6 +1,8 @@
 "use strict";
 // One run: its scores, settings and origin.
 
+const OF_CLIENT = "accuracy of "; // begins the metric of one client
+
 function runPage(scenario, row, seed) {
   const run = lookup(DATA.runs, `${scenario}/${row}/${seed}`);
   if (!run) return [el("h1", {}, "No such run"), el("p", {}, `The records hold no ${scenario}, ${row}, ${seed}.`)];
@@ -16,11 +18,16 @@ function runPage(scenario, row, seed) {
       `seed ${number}`,
     ),
   );
-  const scores = Object.entries(run.scores)
+  const measured = Object.entries(run.scores)
     .sort()
-    .flatMap(([protocol, metrics]) =>
-      Object.entries(metrics).map(([metric, value]) => [protocol, longText(metric), String(value)]),
-    );
+    .flatMap(([protocol, metrics]) => Object.entries(metrics).map(([metric, value]) => [protocol, metric, value]));
+  const scores = measured
+    .filter(([, metric]) => !metric.startsWith(OF_CLIENT))
+    .map(([protocol, metric, value]) => [protocol, longText(metric), String(value)]);
+  const clients = measured
+    .filter(([, metric]) => metric.startsWith(OF_CLIENT))
+    .sort((one, other) => one[2] - other[2])
+    .map(([protocol, metric, value]) => [metric.slice(OF_CLIENT.length), longText(protocol), formatNumber(value, 1)]);
   const settings = Object.entries(boardRow.settings).map(([key, value]) => [
     key,
     longText(typeof value === "string" ? value : JSON.stringify(value)),
@@ -46,6 +53,8 @@ function runPage(scenario, row, seed) {
     run.encoders ? el("p", { class: "quiet" }, `An accuracy is the ${run.encoders}, and the same name with _worst that of the worst of them.`) : null,
     table("scores", ["protocol", el("th", { class: "text" }, "metric"), "value"], scores),
     el("p", { class: "quiet" }, measuredAt(run)),
+    clients.length ? el("h2", {}, "Clients, worst first") : null,
+    clients.length ? table("clients", ["client", el("th", { class: "text" }, "protocol"), "accuracy (%)"], clients) : null,
     el("h2", {}, "Config"),
     table("config", ["key", el("th", { class: "text" }, "value")], settings),
   ];
@@ -100,7 +109,7 @@ function facts(run) {
 }
 
 function pictures(row, curve) {
-  const drawn = Object.entries(METRICS).map(([metric, name]) => {
+  const drawn = Object.entries({ loss: "mean local loss", ...METRICS }).map(([metric, name]) => {
     const points = curve
       .filter((point) => metric in point)
       .map((point) => ({ x: point.round, y: point[metric], label: `round ${point.round}` }));

@@ -1,10 +1,12 @@
 """Hooks of Lightning's Trainer, for `Trainer().fit` on pooled data: one client and no exchange."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from methods.core.parts import Parts
 from methods.core.types import Batch, Client, RoundContext, Visit
@@ -47,6 +49,15 @@ class TrainerHooks(Parts):
         method: Any = self
         progress = self.trainer.global_step / float(self.trainer.estimated_stepping_batches)
         set_learning_rate(self.optimizers(), method.schedule(progress))
+
+    def log_loss(self, parts: Mapping[str, Tensor], images: int) -> None:
+        """Logs the parts of a step's loss as `train/<part>`, means over an epoch's images, where Trainer trains.
+
+        The federated loop, which has no Trainer, averages the loss by itself.
+        """
+        if self._trainer is not None and self._trainer.training:  # `trainer` raises where there is none
+            values = {f"train/{name}": value for name, value in parts.items()}
+            self.log_dict(values, prog_bar=True, on_step=False, on_epoch=True, sync_dist=True, batch_size=images)
 
 
 def set_learning_rate(optimizer: Any, factor: float) -> float:

@@ -45,7 +45,13 @@ class Encoder(nn.Module):
 
 
 class Frozen(nn.Module):
-    """A teacher: copies of networks, applied one after another, always in eval mode and without gradient."""
+    """A teacher: copies of networks, applied one after another, always in eval mode and without gradient.
+
+    It is no part of the method: neither sent nor stored, and at each visit what it was when it was made. So fill it in
+    `receive`: `teacher.networks[0].load_state_dict(objective.encoder.state_dict())`.
+
+    networks: the copies, a ModuleList in the order of the arguments.
+    """
 
     def __init__(self, *networks: nn.Module) -> None:
         super().__init__()
@@ -59,7 +65,7 @@ class Frozen(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """The last network's output, without gradient."""
+        """Images `[B, C, H, W]` -> the last network's output, e.g. `[B, width]` after a projector, without gradient."""
         for network in self.networks:
             images = network(images)
         return images

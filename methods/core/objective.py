@@ -1,5 +1,6 @@
 """Objective and AddOn: a local loss with its networks, and a term that can be added to any of them."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -16,6 +17,8 @@ from methods.trees import Tree
 
 class Objective(nn.Module):
     """A local self-supervised loss and its networks.
+
+    A part in none of `travels`, `ema` and `stays` starts at its initial weights at each visit, and is never sent.
 
     travels: parts (submodule names) that make up the entry "weights".
     views: recipe names, one for each view.
@@ -44,6 +47,7 @@ class Objective(nn.Module):
     min_batch_size = 2
     needs_two = False
     separate_views = False
+    takes_draws = False  # whether `forward` has an argument `draws`; set when a class is defined
 
     encoder: Encoder
     projector: nn.Module
@@ -52,6 +56,9 @@ class Objective(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         read_earlier_names(cls)
+        arguments = inspect.signature(cls.forward).parameters
+        passes_on = any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values())
+        cls.takes_draws = "draws" in arguments or (passes_on and cls.takes_draws)  # of its base class
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -89,8 +96,17 @@ class Objective(nn.Module):
         """Called at the start of a client's training visit, after the method's `receive`."""
 
     def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
-        """Random tensors for the step, drawn outside it; where there are any, `forward` gets them as `draws`."""
+        """Random tensors for the step, drawn outside it: a Tree, such as {"noise": `[B, width]`}.
+
+        `loss` finds them in `batch.draws["objective"]`; `forward` gets them as `draws` if it has such an argument.
+        The stream is on the CPU and depends on round, phase and client alone: draw with `generator=stream`, then send
+        the tensors to `batch.index.device`.
+        """
         return {}
+
+    def drawn(self, draws: Tree | None) -> dict[str, Any]:
+        """{"draws": the objective's of a batch's draws} if `forward` has this argument, else {}."""
+        return {"draws": (draws or {}).get("objective")} if self.takes_draws else {}
 
     def start_epoch(self, plain_batches: Callable[[], Iterator[Batch]], stream: torch.Generator) -> None:
         """Called before each local epoch, in eval mode and without gradient.
@@ -100,7 +116,11 @@ class Objective(nn.Module):
         """
 
     def add_queue(self, name: str, rows: int, dim: int) -> None:
-        """Registers the empty FIFO buffer `name` `[rows, dim]` with its fill count; list the name in `queues`."""
+        """Registers the empty FIFO buffer `name` `[rows, dim]`, the newest row first, and `<name>_filled`, 0-d.
+
+        List the name in `queues`: after each step the rows `[n, dim]` of `Outputs.push[name]` enter it. It is empty at
+        the start of each visit, unless `stays` has it too.
+        """
         self.register_buffer(name, torch.zeros(rows, dim))
         self.register_buffer(f"{name}_filled", torch.zeros((), dtype=torch.long))
 

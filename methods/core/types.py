@@ -68,7 +68,8 @@ Reduction = Mean | Sum | Cat | Each
 class Phase:
     """One exchange of a round: the server sends, clients work, clients reply, the server updates.
 
-    name: suffix for hooks of this phase alone (`update_correlate`).
+    name: suffix for hooks of this phase alone: in the phase `correlate`, `send_correlate` replaces `send`, and so on
+        for every hook of `methods.core.hooks.PHASE_HOOKS`; without one the plain hook serves.
     work: "train" (local epochs), "observe" (passes without gradient, in eval mode) or "none".
     uplink: every entry of a reply, and how the clients' replies are combined.
     gather: observe only: how the messages of one client's batches are combined, Sum or Cat.

@@ -1,6 +1,7 @@
 """The suite from Python, as the module's own example uses it."""
 
 import hashlib
+import json
 import linecache
 import sys
 import types
@@ -88,6 +89,48 @@ class TestRun:
         assert capsys.readouterr() == ("", "")
         assert api.run(config) == record
         assert "already done" in capsys.readouterr().out
+
+    def test_without_a_monitor_its_curve_has_the_loss_of_each_round(self, run):
+        lines = [json.loads(line) for line in (run[2] / "rounds.jsonl").read_text().splitlines()]
+        curve = run[1]["curve"]
+        assert [(point["round"], point["loss"]) for point in curve] == [(line["round"], line["loss"]) for line in lines]
+        assert len(curve) == 2
+        assert set(curve[0]) == {"round", "bytes", "seconds", "loss"}
+
+    def test_callbacks_see_every_hook_and_what_they_add_to_a_line_is_kept(self, tmp_path):
+        called = []
+
+        class Counting(api.Callback):
+            def on_visit_end(self, loop, result):
+                called.append((loop.round, result.visit.client.id))
+
+            def on_round_trained(self, loop, line):
+                line["visits"] = len(called) if "monitor" in line else None
+
+        config = api.compose(TINY, "fedavg", {**self.where(tmp_path), "evaluation.every": 1})
+        record = api.run(config, callbacks=[Counting()], progress=False)
+        lines = [json.loads(line) for line in (api.folder_of(config) / "rounds.jsonl").read_text().splitlines()]
+        assert [line["visits"] for line in lines] == [2, 4, 6]
+        assert sorted(called) == [(line["round"] - 1, client) for line in lines for client in line["drawn"]]
+        assert [point["loss"] for point in record["curve"]] == [line["loss"] for line in lines]
+        api.run(config, callbacks=[Counting()], progress=False)  # is finished
+        assert len(called) == 6
+
+    def test_callbacks_of_another_kind_and_values_that_no_file_holds_are_refused_in_a_line(self, tmp_path):
+        class Tensors(api.Callback):
+            def on_round_trained(self, loop, line):
+                line["norm"] = torch.ones(())
+
+        config = api.compose(TINY, "fedavg", self.where(tmp_path))
+        for wrong in (api.Callback(), [api.Callback], [print], None):
+            with pytest.raises(ConfigError, match=r"callbacks=\[Mine\(\)\]"):
+                api.run(config, callbacks=wrong, progress=False)
+        with pytest.raises(ConfigError, match="a callback has put a Tensor into the round's line as 'norm'"):
+            api.run(config, callbacks=[Tensors()], progress=False)
+        assert api.run(config, progress=False)["rounds"]["done"] == 3  # nothing is lost
+
+    def where(self, tmp_path):
+        return {"output": str(tmp_path / "runs"), "data.cache": str(tmp_path / "cache"), "logger": "csv"}
 
     def test_more_protocols(self, run, tmp_path):
         _, record, folder = run

@@ -91,6 +91,13 @@ class TestLayouts:
         with refused("a link to a folder that it lies in"):
             load(tmp_path)
 
+    def test_a_folder_without_images_says_what_it_holds(self, tmp_path):
+        (tmp_path / "mine" / "raw").mkdir(parents=True)
+        for file in ("a.txt", "raw/b.txt"):
+            (tmp_path / "mine" / file).touch()
+        with refused(r"no image in .*mine: it holds raw/, 2 \.txt; looked for .*mine/<class>/<image>, or train/"):
+            load(tmp_path)
+
     @pytest.mark.parametrize(
         ("folders", "line"),
         [
@@ -100,7 +107,7 @@ class TestLayouts:
             ((("train", "cat dog"),), "if the folders in train/ are clients, set partition.name=folders"),
             ((("train", "cat dog"), ("test", "cat cow")), r"class 'cow' is in test and not in train \(1 such\)"),
             ((("train", "cat dog"), ("train", "cow/")), r"no image in .*mine/train/cow: fill it"),
-            ((("train/",), ("test", "cat")), r"no image in .*mine/train: the layout"),
+            ((("train/",), ("test", "cat")), r"no image in .*mine/train: it holds nothing; the layout"),
         ],
     )
     def test_other_layouts_are_one_line(self, tmp_path, folders, line):
@@ -175,6 +182,10 @@ def test_a_limit_is_drawn_by_class_from_train_and_test(tmp_path):
 
 
 def test_images_of_several_sizes_ask_for_one(tmp_path):
+    make(tmp_path / "bare", "cat dog")  # a message names the file: no train/ is there
+    save(tmp_path / "bare" / "dog" / "9.png", picture((6, 8)))
+    with refused(rf"differ in size: .*{tmp_path}/bare/dog/9\.png is 8 x 6"):
+        load(tmp_path, "bare")
     make(tmp_path / "mine", "train test", "cat dog")
     save(tmp_path / "mine" / "test" / "dog" / "9.png", picture((6, 8)))
     with refused(r"test/dog/9\.png is 8 x 6; set data\.image_size=N"):

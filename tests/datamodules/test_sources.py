@@ -332,7 +332,7 @@ def test_all_images_that_cannot_be_read_are_named_at_once(folders: dict[str, Pat
     for file in files:
         file.write_bytes(file.read_bytes()[:90])
     others = f"; the same holds for {', '.join(map(str, files[1:]))}" if files[1:] else ""
-    with refused(rf"cannot read the image {files[0]} \(.+\): replace or remove it{others}$"):
+    with refused(rf"cannot read the image {files[0]} \(.+\): replace or remove it, or .+skip_damaged=true{others}$"):
         sources.load("pets", **folders)
     assert not list(folders["cache"].iterdir())
     (folders["root"] / "many").mkdir()
@@ -343,14 +343,50 @@ def test_all_images_that_cannot_be_read_are_named_at_once(folders: dict[str, Pat
     assert str(caught.value).partition("; the same holds for ")[2].count(".png") == 19
 
 
+def test_damaged_images_are_left_out_where_that_is_asked_for(folders: dict[str, Path]) -> None:
+    make(folders["root"] / "pets", "train test", "dog cat", images=3)
+    whole = sources.load("pets", **folders)
+    gone = [folders["root"] / "pets" / f"{name}.png" for name in ("test/cat/1", "train/cat/0", "train/dog/2")]
+    for file in gone:
+        file.write_bytes(file.read_bytes()[:90])
+    skip = {"skip_damaged": True}
+    for levels in (None, "max"):  # which reads all training images first
+        part = sources.load("pets", **folders, options=skip, levels=levels)
+        assert part.notes == (
+            f"3 of {len(whole.train.labels) + len(whole.test.labels)} images cannot be read and are left out "
+            f"(data.options.skip_damaged); the first is {gone[1]}",
+        )
+        for split, lost in (("train", ["cat/0.png", "dog/2.png"]), ("test", ["cat/1.png"])):
+            mine, all_of_it = getattr(part, split), getattr(whole, split)
+            rows = np.flatnonzero(~np.isin(all_of_it.paths, lost))
+            assert (len(rows), mine.paths.tolist()) == (
+                len(all_of_it.paths) - len(lost),
+                all_of_it.paths[rows].tolist(),
+            )
+            assert np.array_equal(mine.images, all_of_it.images[rows])
+            assert np.array_equal(mine.labels, all_of_it.labels[rows])
+    with refused("skip_damaged=true"):  # what was decoded with the option is not taken without it
+        sources.load("pets", **folders)
+    with refused("skip_damaged='yes': give true or false"):
+        sources.load("pets", **folders, options={"skip_damaged": "yes"})
+    with refused("'digits' has no option 'skip_damaged'"):
+        sources.load("digits", **folders, options=skip)
+    for where, words in (("test", "test"), ("train/dog", "class 'dog' in train"), ("train", "train")):
+        for file in (folders["root"] / "pets" / where).rglob("*.png"):
+            file.write_bytes(b"no image")
+        with refused(f"no image of {words} would be left: cannot read"):
+            sources.load("pets", **folders, options=skip)
+        make_folder(folders["root"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "imagenet"}, r"'imagenet': looked for .*ta/imagenet/\{train,test\}/<class>/; .*data\.root=.* digit"),
+        ({"name": "imagenet"}, r"'imagenet': looked for .*/imagenet/, imagenet\.csv, .* has none; .*data\.root=.* dig"),
         ({"name": "digist"}, r"no data set 'digist' in .*data \(did you mean 'digits'\?\); set data\.root=.*"),
         ({"name": "mine", "root": "/nowhere"}, r"no data set 'mine': data\.root=/nowhere is no folder; set data\.ro"),
-        ({"name": "stl10"}, r"looked for .*data/stl10/.* STL10 archive in .*data \(.+\); set data\.download=true"),
-        ({"name": "photos"}, r"'photos': looked for .*/photos/\{train,test\}/<class>/; set data\.root"),
+        ({"name": "stl10"}, r"looked for .*data/stl10/, .* STL10 archive in .*data \(.+\); set data\.download=true"),
+        ({"name": "photos"}, r"'photos': looked for .*/photos/, photos\.csv, photos\.npz; .*; set data\.root"),
         ({"name": "digits", "options": {"examples": 9}},
          r"'digits' has no option 'examples'; only 'synthetic' has any: examples, cl"),
         ({"name": "synthetic", "options": {"sed": 9}}, r"'synthetic' has no option 'sed'"),

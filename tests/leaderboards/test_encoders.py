@@ -15,9 +15,11 @@ from rich.console import Console
 from benchmark.api import to_dataframe
 from benchmark.evaluation.protocols import combine
 from benchmark.tracking import wandb_dashboard
-from benchmark.tracking.comparison import RunContent, tables
+from benchmark.tracking.comparison import Pool, RunContent
 from benchmark.tracking.comparison_figure import draw
-from benchmark.tracking.loggers import flat
+from benchmark.tracking.comparison_scores import score_lines
+from benchmark.tracking.comparison_tables import tables
+from benchmark.tracking.logged import flat
 from benchmark.tracking.record import headline
 from eval.clients import summary
 from leaderboards import store
@@ -89,7 +91,8 @@ def test_every_place_shows_the_mean_and_the_worst_with_their_names(each):
     frame = to_dataframe([result])
     assert (frame["linear/v1 accuracy"][0], frame["linear/v1 accuracy_worst"][0]) == pair
 
-    scores, *_ = tables([content(single), content(result)], ["fedavg", "local"])
+    pools = [Pool((content(each),)) for each in (single, result)]
+    scores, *_ = tables(pools, ["fedavg", "local"], score_lines(pools))
     rows = list(zip(*(column.cells for column in scores.columns), strict=True))
     compared = {metric: cells for protocol, metric, *cells in rows if protocol == "linear/v1" or "worst" in metric}
     assert float(compared["accuracy, mean of encoders"][2].rstrip("*")) == pytest.approx(fmean(each), abs=0.01)
@@ -158,5 +161,5 @@ def test_the_figure_of_runs_names_what_its_accuracies_are(tmp_path, monkeypatch)
 
     monkeypatch.setattr(Figure, "savefig", collect)
     runs = [content(record("fedavg", 0, 50.0)), content(of_clients([40.0, 60.0]))]
-    draw(runs, ["fedavg", "local"], tmp_path / "figure.png")
+    draw([Pool((run,)) for run in runs], ["fedavg", "local"], tmp_path / "figure.png")
     assert {"local\nmean of 2 encoders", "50.0, worst 40.0"} <= {*texts}

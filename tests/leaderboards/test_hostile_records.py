@@ -355,6 +355,16 @@ class TestStandingRecord:
         settings = {**old["settings"], "method.separation": "soft"}  # as setting_defaults.yaml has it
         self.accepted(board, tmp_path / "newer", mini("ssd", settings=settings))
 
+    @pytest.mark.parametrize("monitored", [True, False])
+    def test_losses_of_a_curve_may_be_gained_but_not_be_others(self, board, tmp_path, monitored):
+        before = CURVE if monitored else []
+        self.accepted(board, tmp_path / "old", mini("flesd", curve=before))
+        axes = {"round": 1, "bytes": 5, "seconds": 1.0}
+        curve = [{**point, "loss": 2.5} for point in before or [axes]]
+        self.accepted(board, tmp_path / "new", mini("flesd", curve=curve))
+        for other in ([{**point, "loss": 2.0} for point in curve], before):
+            assert "curve" in self.refused(board, tmp_path / "others", mini("flesd", curve=other))
+
     def test_an_unfinished_run_goes_on(self, board, tmp_path):
         early = mini("fedsc", scores={}, encoders={}, evaluated={}, rounds={"done": 2, "planned": 5}, curve=CURVE[:1])
         self.accepted(board, tmp_path / "early", early)

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import nn
 
 from benchmark.experiment import factory
@@ -21,7 +23,7 @@ from tests.methods.toys import EVERYONE, FIT, Follow, Toy, fit_pooled, prepared,
 
 def noted(name, hook):
     def call(self, *args, **kwargs):
-        self.log.append(name)
+        self.calls.append(name)
         return {"n": {"x": torch.ones(1)}} if hook == "observe" else getattr(Toy, hook)(self, *args, **kwargs)
 
     return call
@@ -34,7 +36,7 @@ Suffixed = type("Suffixed", (Toy,), {"phases": PLAYED, "__module__": __name__, *
 
 def test_every_hook_may_carry_its_phases_name(tmp_path):
     overrides = ("partition.name=iid", "partition.clients=1", "training.batch_size=40", "federation.rounds=1")
-    log = train_run(tmp_path, Suffixed, *overrides).loop.method.log
+    log = train_run(tmp_path, Suffixed, *overrides).loop.method.calls
     look = [*["draw_look", "observe_look"] * 2, "reply_look", "update_look"]
     step = ["draw_fit", "training_step_fit", "loss_fit", "adjust_gradients_fit", "on_train_batch_end_fit"]
     first = ["send_look", "init_client_look", "receive_look", *look]
@@ -160,12 +162,12 @@ class Random(Toy):
         return {"noise": torch.rand(len(batch.index), generator=stream)}
 
     def loss(self, out, batch):
-        self.log.append((batch.index, batch.draws["noise"], batch.labels))
+        self.calls.append((batch.index, batch.draws["noise"], batch.labels))
         return super().loss(out, batch)
 
     def reply(self, visit):
-        self.drawn = {**getattr(self, "drawn", {}), (visit.round, visit.client.id): self.log}
-        self.log = []
+        self.drawn = {**getattr(self, "drawn", {}), (visit.round, visit.client.id): self.calls}
+        self.calls = []
         return super().reply(visit)
 
 
@@ -200,9 +202,9 @@ class Trailing(Random):
     def on_train_batch_end(self, outputs, batch, batch_idx=0):
         before = self.flat("target"), self.flat("projector")
         super().on_train_batch_end(outputs, batch, batch_idx)
-        index, noise, _ = self.log[-1]
+        index, noise, _ = self.calls[-1]
         assert len(noise) == len(index)
-        self.log[-1] = (*before, self.flat("target"), self.objective.bank_filled.item())
+        self.calls[-1] = (*before, self.flat("target"), self.objective.bank_filled.item())
 
 
 def test_draws_reach_the_step_and_targets_and_queues_move_under_trainer_too(tmp_path):
@@ -210,21 +212,55 @@ def test_draws_reach_the_step_and_targets_and_queues_move_under_trainer_too(tmp_
     run = prepared(tmp_path, Trailing, objective=Follow)
     built = factory.method(run.config, run.data.source)
     fit_pooled(built, run.data, tmp_path)
-    assert [filled for *_, filled in built.log] == [8, 16, 24, *[25] * 7]
-    for target, source, after, _ in built.log:
+    assert [filled for *_, filled in built.calls] == [8, 16, 24, *[25] * 7]
+    for target, source, after, _ in built.calls:
         assert not torch.equal(target, source)
         torch.testing.assert_close(after, (target + source) / 2)
 
 
+class Losses(Callback):
+    """Keeps the loss of each step, times its images, and the images."""
+
+    def __init__(self):
+        self.epochs = []
+
+    def on_train_epoch_start(self, trainer, method):
+        self.epochs.append([])
+
+    def on_train_batch_end(self, trainer, method, outputs, batch, batch_idx):
+        self.epochs[-1].append((outputs["loss"].item() * len(batch.index), len(batch.index)))
+
+
+def test_checkpoints_and_early_stopping_under_trainer_find_the_loss_and_its_parts(tmp_path, monkeypatch):
+    run = prepared(tmp_path, Toy, addons=[Pull], objective=Follow)
+    method, losses, stop = factory.method(run.config, run.data.source), Losses(), EarlyStopping("train/loss", 1e9)
+    best = ModelCheckpoint(tmp_path / "best", "{epoch}", "train/loss")
+    data = factory.data(run.config, run.data.source, method)
+    trainer = fit_pooled(method, data, tmp_path, 9, [losses, stop, best])
+    assert len(losses.epochs) == trainer.current_epoch == 1 + stop.patience
+    means = [math.fsum(total for total, _ in steps) / sum(n for _, n in steps) for steps in losses.epochs]
+    logged = {name: value.item() for name, value in trainer.callback_metrics.items()}
+    assert set(logged) == {"train/loss", "train/objective", "train/pull"}
+    assert logged["train/loss"] == pytest.approx(means[-1], rel=1e-5)
+    assert logged["train/loss"] == pytest.approx(logged["train/objective"] + logged["train/pull"], rel=1e-5)
+    assert logged["train/pull"] > 0
+    assert best.best_model_score.item() == pytest.approx(min(means), rel=1e-5)
+    assert best.best_model_path.endswith(f"epoch={means.index(min(means))}.ckpt")
+    monkeypatch.setattr(FederatedMethod, "log_dict", lambda *_, **__: pytest.fail("nobody listens"))
+    (batch, *_) = run.data.batches(0, method.views(FIT), 8, order=None, views=torch.Generator())
+    for other in (method, run.loop.method):  # after training by Trainer, and without one
+        other.training_step(batch._replace(draws={}))
+
+
 class Counted(Toy):
     def reply(self, visit):
-        self.log.append(visit)
+        self.calls.append(visit)
         return super().reply(visit)
 
 
 @pytest.mark.parametrize("per", ["round", "step"])
 def test_a_visit_counts_batches_steps_and_rates(per, tmp_path):
-    visits = train_run(tmp_path, Counted, "training.epochs=2", f"schedule.per={per}").loop.method.log
+    visits = train_run(tmp_path, Counted, "training.epochs=2", f"schedule.per={per}").loop.method.calls
     assert len(visits) == 6
     for visit in visits:
         full, rest = divmod(visit.client.examples, 8)

@@ -18,10 +18,10 @@ class Noting(Toy):
 
     def receive(self, visit):
         super().receive(visit)
-        self.log.append(((visit.client.id, visit.round, "start"), trees.clone(self.kept())))
+        self.calls.append(((visit.client.id, visit.round, "start"), trees.clone(self.kept())))
 
     def reply(self, visit):
-        self.log.append(((visit.client.id, visit.round, "end"), trees.clone(self.kept())))
+        self.calls.append(((visit.client.id, visit.round, "end"), trees.clone(self.kept())))
         return super().reply(visit)
 
 
@@ -47,7 +47,7 @@ def test_what_stays_is_there_again_at_the_next_visit_and_nowhere_else(tmp_path, 
     loop = prepared(tmp_path, Homebody, *rounds).loop
     left = dict.fromkeys(range(4), pristine := trees.clone(loop.method.kept()))
     loop.fit()
-    log = dict(loop.method.log)
+    log = dict(loop.method.calls)
     assert len(log) == 2 * 15
     for client, round in sorted({key[:2] for key in log}):
         assert same(log[client, round, "start"], left[client])
@@ -94,7 +94,7 @@ def test_a_target_follows_its_source(momentum):
 
 class Followed(Toy):
     def configure_optimizers(self):
-        self.log.append(self.objective.bank_filled.item())
+        self.calls.append(self.objective.bank_filled.item())
         assert same(self.tensors("target"), self.tensors("projector"))  # as a visit starts
         return super().configure_optimizers()
 
@@ -105,7 +105,7 @@ class Followed(Toy):
 
 
 def test_targets_start_at_their_source_and_queues_empty_at_each_visit(tmp_path):
-    assert train_run(tmp_path, Followed, objective=Follow).loop.method.log == [0] * 6
+    assert train_run(tmp_path, Followed, objective=Follow).loop.method.calls == [0] * 6
 
 
 class Hoarder(Noting):
@@ -117,7 +117,7 @@ class Hoarder(Noting):
 
 def test_a_queue_that_stays_keeps_its_rows_and_their_count(tmp_path):
     loop = train_run(tmp_path, Hoarder, EVERYONE, objective=Follow).loop
-    log = dict(loop.method.log)
+    log = dict(loop.method.calls)
     for client in range(4):
         assert len(log[client, 0, "start"]["bank"]) == 0
         for round in (1, 2):

@@ -23,19 +23,19 @@ class Distil(Toy):
         return (Client(self.WORKER, 20, "student"),)
 
     def send_distil(self, server, round_context):
-        self.log.append(("sent", trees.clone(server["weights"]), round_context.members))
+        self.calls.append(("sent", trees.clone(server["weights"]), round_context.members))
         return Mail({"weights": server["weights"]}, {self.WORKER: {"hint": {"x": torch.tensor(3.0)}}})
 
     def training_step_distil(self, batch, batch_idx=0):
-        self.log.append(("step", batch.index, batch.views[0].clone(), self.context["hint"]["x"].item()))
+        self.calls.append(("step", batch.index, batch.views[0].clone(), self.context["hint"]["x"].item()))
         return super().training_step(batch, batch_idx)
 
     def reply(self, visit):
-        self.log.append(("visited", visit.round, visit.phase.name, visit.client.id, dict(visit.memory)))
+        self.calls.append(("visited", visit.round, visit.phase.name, visit.client.id, dict(visit.memory)))
         return super().reply(visit)[0], {"phase": {visit.phase.name: torch.ones(1)}}
 
     def update_distil(self, server, round_context, replies):
-        self.log.append(("updated", replies.clients))
+        self.calls.append(("updated", replies.clients))
         return super().update(server, round_context, replies)
 
 
@@ -43,7 +43,7 @@ def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_pat
     run = prepared(tmp_path, Distil, "federation.rounds=1")
     public = run.data.public = np.array([70, 3, 9, 55, 21, 4, 33, 12, 60, 2, 41])
     server = run.loop.fit()
-    log = {kind: [line[1:] for line in run.loop.method.log if line[0] == kind] for kind in ("sent", "step")}
+    log = {kind: [line[1:] for line in run.loop.method.calls if line[0] == kind] for kind in ("sent", "step")}
     ((before, members),) = log["sent"]
     assert [worker.architecture for worker in members] == ["student"]
     assert run_helpers.difference(before, server["weights"]) > 0
@@ -56,7 +56,7 @@ def test_a_phase_on_the_server_trains_on_public_images_and_bills_nothing(tmp_pat
         assert sorted(torch.cat([index for index, *_ in epoch]).tolist()) == list(range(11))
     assert {phase for _, phase, _, _ in run.loop.ledger.lines} == {"fit"}
     assert run.loop.ledger.visits == {0: 2}
-    assert ("updated", (-1,)) in run.loop.method.log
+    assert ("updated", (-1,)) in run.loop.method.calls
 
 
 class Look(Toy):
@@ -74,14 +74,14 @@ class Look(Toy):
         return {"count": seen["count"], "last": named, "total": seen["count"]}, visit.memory
 
     def update(self, server, round_context, replies):
-        self.log.append((round_context, replies))
+        self.calls.append((round_context, replies))
         return server
 
 
 def test_observations_are_gathered_and_combined_as_declared(tmp_path):
     run = train_run(tmp_path, Look, "federation.rounds=2")
     sizes = [len(indices) for indices in run.data.parts]
-    for round_context, replies in run.loop.method.log:
+    for round_context, replies in run.loop.method.calls:
         ids = [client.id for client in round_context.members]
         assert len(ids) == 2
         assert replies.clients == tuple(ids) == tuple(sorted(ids))
@@ -107,7 +107,7 @@ class Post(Toy):
     def reply(self, visit):
         received = {entry: int(tree["x"]) for entry, tree in visit.message.items()}
         assert received == {entry: int(tree["x"]) for entry, tree in self.context.items()}
-        self.log.append((visit.round, visit.phase.name, visit.client.id, received))
+        self.calls.append((visit.round, visit.phase.name, visit.client.id, received))
         return {}, {}
 
 
@@ -126,7 +126,7 @@ def test_mail_adds_up_over_the_phases_of_a_round_for_its_addressee_alone(tmp_pat
         third = {k: {**second.get(k, {}), "both": 7} for k in range(4)}
         for name, messages in (("first", first), ("second", second), ("third", third)):
             expected += [(round, name, k, message) for k, message in messages.items()]
-    assert sorted(run.loop.method.log, key=str) == sorted(expected, key=str)
+    assert sorted(run.loop.method.calls, key=str) == sorted(expected, key=str)
 
 
 class Impostor(Distil):

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from benchmark.experiment.run import Run
@@ -49,10 +50,18 @@ def train_run(folder: Path, method: type, *overrides: str, **kwargs: Any) -> Run
     return run
 
 
-def fit_pooled(method: FederatedMethod, data: LightningDataModule, folder: Path, epochs: int = 1) -> Trainer:
+def fit_pooled(
+    method: FederatedMethod,
+    data: LightningDataModule,
+    folder: Path,
+    epochs: int = 1,
+    callbacks: Sequence[Callback] = (),
+) -> Trainer:
     """Trains a method on all images together by Lightning's own Trainer."""
-    quiet = ("enable_checkpointing", "enable_progress_bar", "enable_model_summary", "logger")
-    trainer = Trainer(max_epochs=epochs, accelerator="cpu", default_root_dir=folder, **dict.fromkeys(quiet, False))
+    quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "logger"), False)
+    saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
+    given: Any = {**quiet, "enable_checkpointing": saves, "callbacks": [*callbacks]}
+    trainer = Trainer(max_epochs=epochs, accelerator="cpu", default_root_dir=folder, **given)
     trainer.fit(method, data)
     return trainer
 
@@ -100,11 +109,11 @@ def visit_of(phase: Phase, message: Message | None = None) -> Visit:
 
 
 class Toy(FederatedMethod):
-    """A method with a log, in which subclasses record their calls."""
+    """A method with a list, in which subclasses record their calls."""
 
     def __init__(self, objective: Objective, **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
-        self.log: list[Any] = []
+        self.calls: list[Any] = []
 
 
 class Follow(Objective):

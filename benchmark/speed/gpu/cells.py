@@ -11,7 +11,7 @@ import torch
 
 from benchmark.disk import write_json
 from benchmark.speed.timing import seconds
-from benchmark.tracking.provenance import commit
+from benchmark.tracking.checkout import commit
 
 
 @dataclass(frozen=True)

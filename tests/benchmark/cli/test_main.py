@@ -3,6 +3,8 @@
 import re
 import resource
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -29,6 +31,15 @@ def test_one_row_under_several_seeds_and_the_version(call, tmp_path):
     code, out, _ = call("--version")
     assert code == 0
     assert re.fullmatch(r"fulcrum [\d.]+(, commit [0-9a-f]{40}[+]?)?\n", out)
+
+
+def test_the_version_imports_nothing_heavy():
+    """`--version` took seconds for torch, which it does not need."""
+    code = "import sys; from benchmark.cli.main import main; main(['--version']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    version, modules = done.stdout.splitlines()
+    assert version.startswith("fulcrum ")
+    assert not {"torch", "lightning", "torchvision", "sklearn", "pandas", "wandb", "matplotlib"} & set(modules.split())
 
 
 def test_several_methods_of_a_scenario_are_rows_by_seed():

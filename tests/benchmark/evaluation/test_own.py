@@ -24,6 +24,7 @@ def module(tmp_path, monkeypatch):
 def test_a_run_has_its_score_and_a_finished_run_gets_others(tmp_path, module):
     experiment = build_experiment(tmp_path, "untrained", "evaluation.protocols=[outside.spread]")
     ((first, score),) = experiment.execute()["scores"].items()
+    assert f"{first} std {score['std']:.4g}  (" in experiment.display.console.file.getvalue()
     name, _, digits = first.partition("/")
     assert (name, len(digits)) == ("outside.spread", 8)
     with pytest.raises(ConfigError, match=r"evaluation.protocols=outside.spread\), which would run: add trust=true"):

@@ -48,6 +48,12 @@ def test_nothing_is_compiled_where_nothing_is_trained_and_it_does_not_go_with_la
         compose("digits", "fedavg", ["compile=true", "executor=parallel"])
 
 
+def test_the_pass_has_the_draws_of_an_objective(tmp_path, monkeypatch):
+    run = build_run(tmp_path, "fedavg", "objective=masked_reconstruction", "encoder.patch_size=2")
+    monkeypatch.setattr(run.loop.method.objective, "compile", lambda backend: None)  # 15 s
+    assert compiled(run)[1].startswith("compiled in")
+
+
 @pytest.mark.parametrize("overrides", [(), ("objective=byol",), ("training.precision=bf16-mixed",)])
 def test_the_run_is_the_same_afterwards(tmp_path, overrides):
     plain = train_run(tmp_path / "plain", "fedavg", *overrides)

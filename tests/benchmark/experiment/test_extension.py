@@ -11,6 +11,7 @@ from benchmark.configuration.identity import folder
 from benchmark.errors import ConfigError
 from benchmark.experiment.extension import bound_to_rounds, extension, reads_rounds
 from benchmark.federation.checkpoint import Checkpoint
+from benchmark.tracking.callbacks import CLIENTS
 from leaderboards import store
 from methods.fedavg import FedAvg
 from tests.run_helpers import TINY, same
@@ -41,14 +42,15 @@ def content(path):
 
 
 def lines(path):
-    found = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    files = [file for name in ("rounds.jsonl", CLIENTS) if (file := path / name).exists()]
+    found = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     return [{key: value for key, value in line.items() if key not in TIMES} for line in found]
 
 
 @pytest.mark.parametrize(
     ("method", "overrides"),
     [
-        ("fedavg", ["evaluation.every=4"]),
+        ("fedavg", ["evaluation.every=4", "log_clients=true"]),
         pytest.param("scaffold", [], marks=pytest.mark.long),
         ("fedema", ["objective=byol"]),
         ("fedavg", ["compression.name=top-k", "compression.share=0.2"]),

@@ -341,7 +341,9 @@ def test_the_terminal_and_the_record_say_once_that_neighbours_are_many(experimen
 
 def test_scores_are_by_domain(tmp_path):
     words = [f"output={tmp_path}", f"data.cache={tmp_path / 'cache'}", "logger=csv", "federation.rounds=1"]
-    record = Experiment(compose("domains", "fedavg", words), Display(Console(file=io.StringIO()))).execute()
+    run = Experiment(compose("domains", "fedavg", words), Display(Console(file=io.StringIO())))
+    record = run.execute()
+    assert (run.folder / "figures" / "clients.png").exists()
     scores = record["scores"]["clients/v2"]
     domains = scores["accuracy of display"], scores["accuracy of handwriting"]
     assert (scores["clients"], scores["accuracy_worst_tenth"]) == (2, min(domains))
@@ -370,7 +372,7 @@ class TestClasses:
 
     def test_not_even_a_function_of_the_suite_is_called_for_a_folder(self, experiment, tmp_path):
         file = tmp_path / "config.yaml"
-        for section in ("data", "partition"):
+        for section in ("data", "partition", "views"):
             save(experiment("labelled").config, file)
             own = f"{section}:\n  class: methods.networks.libraries.hub_file\n"
             file.write_text(file.read_text().replace(f"{section}:\n", own))

@@ -122,10 +122,26 @@ class TestGoingOn:
         monkeypatch.setattr(Display, "on_phase_start", lambda self, loop, *_: began.append(loop.round))
         result = again.execute()
         assert began == list(range(safe, 3))
-        assert [line["round"] for line in lines_of(again)] == [1, 2, 3]
         unstopped, expected = whole
+        drawn = [(line["round"], line["drawn"]) for line in lines_of(again)]
+        assert drawn == [(line["round"], line["drawn"]) for line in lines_of(unstopped)]
         assert all(result[key] == expected[key] for key in ("scores", "bytes", "images"))
         assert same(checkpoint(again.folder)["server"], checkpoint(unstopped.folder)["server"])
+
+    def test_a_line_names_the_clients_that_were_drawn_with_those_that_are_lost(self, tmp_path, monkeypatch):
+        replied = {1: set(), 2: set(), 3: set()}
+
+        def seen(self, loop, done):
+            replied[done.visit.round + 1].add(done.visit.client.id)
+
+        monkeypatch.setattr(Display, "on_visit_end", seen)
+        run, _ = experiment(tmp_path, "federation.dropout=0.5")
+        run.execute()
+        lines = lines_of(run)
+        assert [len(line["drawn"]) for line in lines] == [2, 2, 2]
+        assert sum(line.get("lost", 0) for line in lines) == sum(2 - len(clients) for clients in replied.values()) > 0
+        assert all(replied[line["round"]] <= set(line["drawn"]) for line in lines)
+        assert "drawn" not in checkpoint(run.folder)["history"][0]  # each checkpoint has all rounds
 
     def test_the_csv_logger_keeps_the_rounds_before_a_stop(self, tmp_path):
         half, _ = experiment(tmp_path)
@@ -208,6 +224,9 @@ class TestWhatARunLeaves:
         assert all(line[key] > 0 for line in lines for key in ("images", "seconds", "client_seconds"))
         assert [set(line["bytes_down"]) for line in lines[:2]] == [{"basis", "scale", "weights"}, {"weights"}]
         assert record["rounds"] == {"done": 3, "planned": 3}
+        assert [(point["round"], point["loss"]) for point in record["curve"]] == [
+            (k, lines[k - 1]["loss"]) for k in (2, 3)
+        ]
         assert record["images"] == sum(line["images"] for line in lines)
         assert record["bytes"]["visits"] == 3 * 2  # the warm-up reaches all clients, and counts as no visit
         assert record["bytes"]["up"] == {"weights": 6 * weights}
@@ -226,6 +245,7 @@ class TestWhatARunLeaves:
         run.loop.restore()
         names = ("partition", "curves", "costs", "geometry", "plane")
         figures = plots.of_run(run.loop.history, run.data, {}, run.name)
+        assert "clients" not in figures  # without a protocol that scores them
         plots.save({name: figures[name] for name in names}, tmp_path)
         for name in names:
             drawn, saved = (np.asarray(Image.open(folder / f"{name}.png")) for folder in folders)

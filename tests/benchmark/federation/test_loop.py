@@ -30,7 +30,14 @@ def test_a_method_without_phases_visits_nobody_and_has_nobody_to_wait_for(tmp_pa
     loop = build_run(tmp_path, "untrained", "federation.deadline=2").loop
     loop.fit()
     assert loop.ledger.visits == {0: 0, 1: 0, 2: 0}
+    assert loop.drawn(0) == []
     assert [line["loss"] for line in loop.history] == [None] * 3
+
+
+def test_who_was_drawn_is_told_by_ids_where_a_client_takes_no_part(tmp_path):
+    loop = build_run(tmp_path, "fedavg").loop
+    loop.clients = loop.clients[1:]  # as where client 0 holds the public images
+    assert {client for round in range(9) for client in loop.drawn(round)} == {1, 2, 3}
 
 
 @pytest.mark.parametrize("case", ["fedavg", *(f"{name} training.steps=1" for name in ("fedavg", "ssd", "fedsc"))])

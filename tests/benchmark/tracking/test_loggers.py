@@ -16,6 +16,7 @@ import wandb
 
 from benchmark.configuration.compose import compose
 from benchmark.tracking import loggers, wandb_run
+from tests.leaderboards.test_schema import record
 from tests.run_helpers import TINY
 
 
@@ -24,7 +25,7 @@ class Fake:
 
     def __init__(self, broken=None):
         self.broken, self.calls = broken, []
-        self.summary = self
+        self.summary = self.config = self
 
     def __getattr__(self, name):
         def call(*_, **__):
@@ -87,11 +88,28 @@ def use(tmp_path, monkeypatch, capsys):
         with loggers.end_on_error(logger):
             for step in (1, 2, 3):
                 logger.log_metrics({"train/loss": 1.0}, step=step)
-        result = {"scores": {"knn/v1": {"accuracy": 50.0}}}
-        loggers.close(logger, result, {"curves": Path(__file__).parents[3] / "docs" / "none.png"})
+        loggers.close(logger, record(), {"curves": Path(__file__).parents[3] / "docs" / "none.png"})
         return capsys.readouterr().err.splitlines()
 
     return use
+
+
+def test_accuracies_by_client_are_one_table(monkeypatch, tmp_path):
+    logged = []
+    monkeypatch.setattr("wandb.setup", lambda: None)  # else its service would be there for the tests after this one
+    monkeypatch.setattr(wandb_run.WandbRun, "_begun", lambda self: fake)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    fake = Fake()
+    fake.log = lambda row, **_: logged.append(row)
+    for scores in ({"accuracy of b": 60.0, "accuracy of a": 50.0}, {"accuracy": 55.0}):
+        run = wandb_run.WandbRun(tmp_path, {"id": "abc"})
+        costs = {"bytes": {"up": {}, "down": {}}, "epsilon": None, "seconds": {"wall": 1.0, "clients": 1.0}}
+        loggers.close(run, {"scores": {"clients/v2": scores}, **costs}, {})
+    assert (logged[0]["clients"].columns, logged[0]["clients"].data) == (
+        ["client", "accuracy (%)"],
+        [["a", 50.0], ["b", 60.0]],
+    )
+    assert logged[1] == {}
 
 
 @pytest.mark.parametrize("broken", ["log", "update", "finish", "define_metric"])

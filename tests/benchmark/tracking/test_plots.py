@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from benchmark.tracking import plots
+from leaderboards.rank import Cell
 
 CURVE = [
     {"round": r, "monitor": 30.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r}
@@ -42,6 +43,12 @@ def painted(name):
 def test_what_the_monitor_saw_is_drawn(panels, drawn, figure):
     for curve in (CURVE, CURVE[:1]):
         assert {painted(colour) for colour in drawn} <= colours(figure(plots.lines, panels, curve))
+
+
+def test_the_accuracies_of_clients_are_drawn_the_worst_at_the_top(figure):
+    few, more = ({f"$site_{k}^2": Cell.of([10.0 + k]) for k in range(n)} for n in (2, 20))
+    assert painted(plots.BLUE) in colours(figure(plots.accuracies, few))
+    assert len(figure(plots.accuracies, more)) > len(figure(plots.accuracies, few))
 
 
 def test_the_plane_goes_from_the_first_round_to_the_last(figure):

@@ -1,5 +1,6 @@
 """What `publish` writes is read back from the files that a later upload would send."""
 
+import io
 import json
 import re
 import subprocess
@@ -8,17 +9,20 @@ from contextlib import nullcontext
 
 import pytest
 import wandb
+from rich.console import Console
 from wandb.proto import wandb_internal_pb2
 
 from benchmark.cli.main import main
 from benchmark.errors import ConfigError
 from benchmark.tracking import wandb_dashboard, wandb_files
+from benchmark.tracking.progress import Display
 from leaderboards import store
 from leaderboards.rank import board
 from tests.benchmark.tracking.test_loggers import serving
 from tests.leaderboards.test_schema import record
+from tests.run_helpers import TINY
 
-CURVE = [{"round": r, "monitor": 40.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r} for r in (1, 2)]
+CURVE = [{"round": r, "monitor": 40.0 + r, "bytes": 1e6 * r, "seconds": 2.0 * r, "loss": 3.0 - r} for r in (1, 2)]
 RECORDS = [
     *(record("ssd", seed, 50.0 + seed, method="ssd", curve=CURVE) for seed in (0, 1)),
     record("a.b", 0, 40.0),
@@ -79,12 +83,48 @@ def test_every_finished_record_is_a_run_with_its_scores_curve_and_tags(results, 
     config = items(run.config.update)
     assert (config["row"], config["seed"], config["settings"]["optimizer.lr"]) == ("ssd", 1, 0.1)
     rows = [items(message.history.item) for message in messages if message.HasField("history")]
-    keys = ("_step", "eval/monitor", "comm/bytes", "sys/seconds")
-    assert [[row[key] for key in keys] for row in rows] == [[1, 41.0, 1e6, 2.0], [2, 42.0, 2e6, 4.0]]
+    keys = ("_step", "round", "eval/monitor", "comm/bytes", "sys/seconds", "train/loss")
+    assert [[row[key] for key in keys] for row in rows] == [[1, 1, 41.0, 1e6, 2.0, 2.0], [2, 2, 42.0, 2e6, 4.0, 1.0]]
     summary = items(pair for message in messages for pair in message.summary.update)
     assert (summary["linear/v1/accuracy"], summary["comm/bytes_up"]) == (51.0, 2_340_000_000)
     said = " ".join(capsys.readouterr().out.split())
     assert re.search("3 runs and the leaderboard are in .*upload it later by: wandb sync --project fulcrum", said)
+
+
+def content(found):
+    """Rows by round, last values, config, axes, and kind and tags of a run, without what W&B adds."""
+    run, messages, _ = found
+    rows = [own(items(message.history.item)) for message in messages if message.HasField("history")]
+    last = own(items(pair for message in messages for pair in message.summary.update))
+    config = own(items([*run.config.update, *(pair for message in messages for pair in message.config.update)]))
+    axes = {(metric.name, metric.glob_name, metric.step_metric) for metric in (m.metric for m in messages)}
+    return {row["round"]: row for row in rows if "round" in row}, last, config, axes, {run.job_type, *run.tags}
+
+
+def own(values):
+    return {name: value for name, value in values.items() if not name.startswith("_")}
+
+
+def test_a_live_run_and_the_record_of_it_are_logged_alike(tmp_path, offline, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    where = [f"output={tmp_path / 'runs'}", f"data.cache={tmp_path / 'cache'}", "threads=1", "devices=1"]
+    noise = ["privacy.mechanism=central", "privacy.clip=1", "privacy.noise_multiplier=1", "privacy.delta=0.01"]
+    words = [*noise, "encoder.norm=group", "heads.head_norm=false", "evaluation.every=2", "federation.rounds=4"]
+    assert main(["run", TINY, "fedavg", "logger=wandb", "accelerator=cpu", *where, *words]) == 0
+    (file,) = tmp_path.glob("runs/*/*/seed0/result.json")
+    result = json.loads(file.read_text())
+    wandb_dashboard.write([result], [], tmp_path / "published", Display(Console(file=io.StringIO())))
+    ((live, live_last, live_config, live_axes, live_tags),) = map(content, logged(file.parent).values())
+    rows, last, config, axes, tags = content(logged(tmp_path / "published")[store.name(result)])
+    assert ([*live], [*rows]) == ([1, 2, 3, 4], [2, 4])
+    for mine, theirs in ((live[2], rows[2]), (live[4], rows[4]), (live_last, last), (live_config, config)):
+        assert {name: mine.get(name) for name in theirs} == theirs
+    assert {name for row in live.values() for name in row} - {*rows[4], *last} == {
+        "sys/images_per_second",
+    }
+    assert last["privacy/epsilon"] == live[4]["privacy/epsilon"] > live[1]["privacy/epsilon"]
+    assert live_axes == axes
+    assert live_tags <= tags
 
 
 def test_the_leaderboard_has_tables_and_the_records_as_an_artifact(results, offline):

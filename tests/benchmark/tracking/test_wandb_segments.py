@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmark.cli.main import main
-from benchmark.tracking import wandb_files
+from benchmark.tracking import logged, wandb_files, wandb_run
 from benchmark.tracking.callbacks import RoundLog
-from benchmark.tracking.wandb_run import STEP, WandbRun
+from benchmark.tracking.logged import EARLIER_STEP, STEP
+from benchmark.tracking.wandb_run import WandbRun
 from tests.benchmark.tracking.test_wandb_dashboard import items, segments
 from tests.run_helpers import TINY, finish, in_child
 
@@ -63,10 +64,12 @@ def test_each_round_is_in_one_row_with_growing_steps(tmp_path):
 
 @pytest.fixture(scope="module")
 def segment(tmp_path_factory):
-    """A segment of forty rounds, some of whose rows lie in two blocks of the file."""
+    """A segment of forty rounds of an earlier version, some of whose rows lie in two blocks of the file."""
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
+        for module in (logged, wandb_run):
+            patch.setattr(module, "STEP", EARLIER_STEP)
         logger = WandbRun(folder, {"project": "p", "name": "n", "id": "abc", "dir": str(folder)})
         for n in range(1, 41):
             logger.log_metrics({f"eval/number{k}": k / 7 for k in range(50)}, step=n)
@@ -80,10 +83,10 @@ def segment(tmp_path_factory):
 @given(share=st.floats(0, 1))
 def test_a_segment_that_ends_anywhere_has_the_rounds_up_to_there(segment, share):
     whole, folder = segment.read_bytes(), segment.parents[2]
-    assert list(wandb_files.logged_rows(folder, "abc", STEP)) == [(n, n) for n in range(1, 41)]
+    assert list(wandb_files.logged_rows(folder, "abc", (STEP, EARLIER_STEP))) == [(n, n) for n in range(1, 41)]
     try:
         segment.write_bytes(whole[: int(share * len(whole))])
-        found = list(wandb_files.logged_rows(folder, "abc", STEP))
+        found = list(wandb_files.logged_rows(folder, "abc", (STEP, EARLIER_STEP)))
     finally:
         segment.write_bytes(whole)
     assert found == [(n, n) for n in range(1, len(found) + 1)]

@@ -199,6 +199,19 @@ def test_names_cannot_break_the_page_and_missing_scores_are_dashes():
     assert markdown([]).endswith("No run has been recorded yet.\n")
 
 
+def test_tables_and_figures_are_folded_and_the_table_of_the_only_board_is_not():
+    opened = "<details open><summary>The board: "
+    assert opened in markdown(RECORDS)
+    page = markdown([*RECORDS, record(scenario="elsewhere")])
+    assert opened not in page
+    assert "<summary>The board: 1 row</summary>" in page
+    depth = 0
+    for line in page.splitlines():
+        depth += line.count("<details>") - line.count("</details>")
+        assert depth >= line.startswith(("|", "!["))
+    assert depth == 0
+
+
 def test_the_terminal_table_shows_names_as_they_are_and_numbers_whole():
     text = terminal([*RECORDS, record("[red]x[/red]", 0, 20.0)], width=80)
     assert "cifar10-micro [bold]" in text
@@ -277,6 +290,6 @@ def test_further_scores_have_a_section_of_columns_and_rows_with_a_number_in_the_
     ]
     page = markdown(further)
     assert "\n".join(["", *lines, ""]) in page
-    assert page.index("## cifar10-micro") < page.index("### Scores of other protocols")
+    assert page.index("## cifar10-micro") < page.index("<summary>Scores of other protocols<")
     assert "Over one seed a row." in markdown(further[:1]).splitlines()
     assert "other protocols" not in markdown([record("ssd", 0, 50.0)])

@@ -97,6 +97,11 @@ def test_a_figure_is_drawn_where_two_rows_have_curves(records, tmp_path):
     assert "figures/ssd-uniformity.svg" in (tmp_path / "README.md").read_text()
 
 
+def test_a_curve_of_losses_alone_is_no_curve_of_a_figure(records):
+    axes = {"round": 1, "bytes": 1.0, "seconds": 1.0, "loss": 2.0}
+    assert plots.curve_figures([{**each, "curve": [axes]} for each in records]) == {}
+
+
 def test_labels_are_moved_apart_in_their_order():
     assert plots.spread_labels([0.0, 0.5, 1.0], 0.1) == [0.0, 0.5, 1.0]
     moved = plots.spread_labels([0.52, 0.5, 0.5, 0.9], 0.1)

@@ -124,6 +124,31 @@ def test_rows_are_sorted_by_what_is_clicked_and_all_scores_can_be_shown(visit):
     assert "2 CPU cores" in page.locator("tbody tr").first.inner_text()
 
 
+def test_all_scores_are_those_of_every_protocol_with_three_digits_where_decimals_are_not_told(visit, tmp_path):
+    further = {"scores": {"linear/v1": {"accuracy": 40.0}, "other/v1": {"rate": 2e-7, "size": 1.23456}}}
+    page = visit(at=written(tmp_path, [record("ssd", 0, 50.0), record("fedavg", 0, **further)]))
+    heads = page.locator("th")
+    assert not [text for text in heads.all_inner_texts() if "other" in text]
+    page.get_by_label("all scores").check()
+    page.get_by_role("button", name="other/v1 size").wait_for()
+    at = heads.all_inner_texts().index("other/v1 rate") + 1
+    assert [column(page, at), column(page, at + 1)] == [["–", "2e-7"], ["–", "1.23"]]
+
+
+def test_names_without_a_gap_fit_a_phone_on_every_page(visit, tmp_path):
+    name, scenario = "a_name_" * 20, "a_scenario_" * 10
+    shared = {"scenario": scenario, "method": name, "curve": CURVE}
+    entries = [record(f"{name}{k}", seed, 50.0 + k, **shared) for k in (1, 2) for seed in range(3)]
+    early = record(f"{name}3", 0, None, scenario=scenario, rounds={"done": 2, "planned": 5})
+    cell = replace(CELLS[0], name=name, cite=name, table=name, title=name, row=name, column=name, remarks=(name,))
+    site.write([*entries, early], judged([cell], []), tmp_path)
+    at = (tmp_path / "site" / "index.html").as_uri()
+    for route in ("", f"board/{name}", "papers", f"run/{scenario}/{name}1/seed1", f"run/{scenario}/{name}1/seed9"):
+        page = visit(route, size=PHONE, at=at)
+        page.evaluate("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
+        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"], route
+
+
 @pytest.mark.parametrize("size", [DESK, PHONE])
 def test_rows_are_filtered_by_name_and_by_method_and_a_page_fits_a_phone_with_names_in_sight(visit, size):
     page = visit(size=size)
@@ -354,6 +379,20 @@ def test_a_run_shows_its_scores_config_and_origin(visit):
     page.get_by_text("Scores made at").wait_for()
     page = visit("run/cifar10-micro/ssd/seed9")
     page.get_by_text("The records hold no cifar10-micro, ssd, seed9.").wait_for()
+
+
+def test_a_runs_clients_are_a_table_of_their_own_the_worst_first(visit, tmp_path):
+    clients = {"accuracy": 50.0, "accuracy of site A": 70.0, f"accuracy of {HOSTILE}": 30.04, "accuracy of c": 50.0}
+    at = written(tmp_path, [*RECORDS, record("local", scores={"clients/v2": clients})])
+    page = visit("run/cifar10-micro/local/seed0", at=at)
+    lines = page.get_by_role("region", name="clients").locator("tbody tr").all_inner_texts()
+    assert [line.split("\t") for line in lines] == [
+        [HOSTILE, "clients/v2", "30.0"], ["c", "clients/v2", "50.0"], ["site A", "clients/v2", "70.0"]
+    ]  # fmt: skip
+    assert page.get_by_role("region", name="scores").locator("tbody tr").all_inner_texts() == [
+        "clients/v2\taccuracy\t50"
+    ]
+    assert not visit("run/cifar10-micro/ssd/seed0", at=at).get_by_text("Clients, worst first").count()
 
 
 def test_the_theme_follows_the_reader_and_can_be_switched(visit):
