@@ -1,5 +1,6 @@
 """Images of a data set that cannot be read: all named at once, or left out."""
 
+import errno
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -43,12 +44,12 @@ def without_damaged(raw: Raw, alive: Callable[[], object]) -> Raw:
         for split, found in damaged.items()
     }
     labels = {split: raw.labels[split][rows] for split, rows in kept.items()}
-    empty = [split for split, rows in kept.items() if len(raw.images[split]) and not len(rows)]
-    empty += [
-        f"class {raw.classes[k]!r} in train" for k in np.setdiff1d(raw.labels["train"], labels["train"]) if not empty
-    ]
+    empty = [(split, found[0][1]) for split, found in damaged.items() if found and not len(kept[split])]
+    for k in np.setdiff1d(raw.labels["train"], labels["train"]):
+        first = next(error for position, error in damaged["train"] if raw.labels["train"][position] == k)
+        empty.append((f"class {raw.classes[k]!r} in train", first))
     if empty:
-        raise DataError(f"data.options.{OPTION}: no image of {empty[0]} would be left: {errors[0]}")
+        raise DataError(f"data.options.{OPTION}: no image of {empty[0][0]} would be left: {empty[0][1]}")
     total = sum(map(len, raw.images.values()))
     note = f"{len(errors):,} of {total:,} images cannot be read and are left out (data.options.{OPTION})"
     parts: dict[str, Any] = {
@@ -72,9 +73,13 @@ def _damaged(raw: Raw, items: Sequence[Any], alive: Callable[[], object]) -> Ite
 
 
 def _error_of(raw: Raw, item: Any) -> UnreadableError | None:
-    """Why an image cannot be read; None where it can."""
+    """Why an image cannot be read; None where it can. Raises what is not the file's fault: the next start reads it."""
     try:
         raw.read(item)
     except UnreadableError as error:
+        cause = error.__cause__
+        passing = isinstance(cause, OSError) and cause.errno not in (None, errno.ENOENT)
+        if passing or isinstance(cause, MemoryError):
+            raise
         return error
     return None

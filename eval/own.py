@@ -9,6 +9,9 @@ import hashlib
 import importlib
 import inspect
 import json
+import linecache
+import math
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -29,6 +32,8 @@ REQUIRED = {
 """Argument -> what a protocol that declares it requires, the first of them in this order."""
 GIVEN = {field.name for kind in (Subject, Features) for field in fields(kind) if field.name != "local_step"}
 GIVEN |= {"subject", "inputs", "generator", "note"}
+IMPORTED: dict[str, tuple[Any, str]] = {}
+"""Import path -> what this process has imported, and the digits of its code then."""
 
 
 def load(word: str) -> Protocol:
@@ -52,7 +57,10 @@ def load(word: str) -> Protocol:
         hint = ": is its folder in PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
         raise EvalError(f"protocol {path}: {_said(error)}{hint}") from error
     protocol = found if isinstance(found, Protocol) else _of_function(path, found)
-    given = dict(setting.split("=", 1) for setting in words.split(":")[1:])
+    pairs = [setting.split("=", 1) for setting in words.split(":")[1:]]
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise EvalError(f"protocol {word}: a setting is given twice: give it once")
     if unknown := [key for key in given if key not in protocol.settings]:
         close = difflib.get_close_matches(unknown[0], protocol.settings, n=1)
         hint = f" (did you mean '{close[0]}'?)" if close else ""
@@ -63,7 +71,11 @@ def load(word: str) -> Protocol:
     if missing := [key for key, value in settings.items() if value is inspect.Parameter.empty]:
         offered = ", ".join(sorted(GIVEN))
         raise EvalError(f"protocol {path} needs '{missing[0]}': give {path}:{missing[0]}=VALUE; it can have {offered}")
-    digits = hashlib.sha256(_source(found, protocol).encode()).hexdigest()[:8]
+    digits = _digits(path, protocol)
+    if IMPORTED.setdefault(path, (found, digits)) != (found, digits):
+        if IMPORTED[path][0] is found:
+            raise EvalError(f"protocol {path}: its file has changed since this process imported it: start anew")
+        IMPORTED[path] = found, digits  # defined again, as by a notebook's cell
     if match["digits"] not in (None, digits):
         raise EvalError(f"protocol {word}: its code has changed since, and is /{digits} now: give {path}{words}")
     id = f"{path}{words}/{digits}"
@@ -75,7 +87,11 @@ def _of_function(path: str, function: Any) -> Protocol:
     """The protocol of a function; a setting without a default is `inspect.Parameter.empty`."""
     if not callable(function) or inspect.isclass(function):
         raise EvalError(f"protocol {path} is no function and no eval.protocol.Protocol")
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        every = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise EvalError(f"protocol {path}: its arguments cannot be read: wrap it in a function") from error
+    parameters = [each for each in every if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     declared = {each.name for each in parameters if each.name in GIVEN}
     needed = {each.name for each in parameters if each.default is each.empty}
     return Protocol(
@@ -84,7 +100,7 @@ def _of_function(path: str, function: Any) -> Protocol:
         inspect.getdoc(function) or "",
         settings={each.name: each.default for each in parameters if each.name not in GIVEN},
         requires=next((kind for name, kind in REQUIRED.items() if name in needed), ""),
-        uses_views=bool({"view_a", "features", "subject"} & declared),
+        uses_views=bool({"view_a", "view_b", "view_clients", "features", "subject"} & declared),
         uses_labels=bool(LABELS & declared),
     )
 
@@ -101,12 +117,13 @@ def _checked(id: str, compute: Callable[..., Any]) -> Callable[..., dict[str, fl
         except Exception as error:
             raise EvalError(f"protocol {id}: {_said(error)}") from error
         try:
-            return {str(name): float(x) for name, x in (made if isinstance(made, Mapping) else {"value": made}).items()}
-        except (TypeError, ValueError) as error:
+            numbers = {str(k): float(x) for k, x in (made if isinstance(made, Mapping) else {"value": made}).items()}
+        except (TypeError, ValueError):
+            numbers = {}
+        if not numbers or not all(map(math.isfinite, numbers.values())):  # a record has finite numbers
             shown = " ".join(repr(made).split())[:60]
-            raise EvalError(
-                f"protocol {id}: it returned {shown}: let it return a number, or numbers by name"
-            ) from error
+            raise EvalError(f"protocol {id}: it returned {shown}: let it return a finite number, or some by name")
+        return numbers
 
     return checked
 
@@ -119,16 +136,22 @@ def _value(text: str) -> Any:
         return text
 
 
-def _source(found: Any, protocol: Protocol) -> str:
-    """The text of the module that defines a protocol, or of the cell of a notebook."""
+def _digits(path: str, protocol: Protocol) -> str:
+    """Digits of the modules that name and define a protocol, or of the notebook's cells."""
     function = inspect.unwrap(getattr(protocol.compute, "func", protocol.compute))
     try:
-        file = inspect.getsourcefile(function)
-        if file is not None and Path(file).is_file():
-            return Path(file).read_text(encoding="utf-8")
-        return inspect.getsource(function)
+        files = [inspect.getsourcefile(function), getattr(sys.modules[path.rpartition(".")[0]], "__file__", None)]
+        texts = [_source(file) for file in dict.fromkeys(files) if file is not None]
+        if not any(texts):
+            raise OSError
     except (OSError, TypeError) as error:
-        raise EvalError(f"protocol {protocol.id}: its source cannot be read, which its version is made of") from error
+        raise EvalError(f"protocol {path}: its source cannot be read, which its version is made of") from error
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:8]
+
+
+def _source(file: str) -> bytes:
+    """The text of a file, or of a notebook's cell, which Python keeps under the name of one."""
+    return Path(file).read_bytes() if Path(file).is_file() else "".join(linecache.getlines(file)).encode()
 
 
 def _said(error: Exception) -> str:

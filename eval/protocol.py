@@ -115,6 +115,10 @@ def evaluate(
     """
     subject = Subject(features=subject) if isinstance(subject, Features) else subject
     protocols = [find(name) for name in ([ids] if isinstance(ids, str) else ids)]
+    if absent := [each.id for each in protocols if each.compute is dict]:
+        raise EvalError(
+            f"{absent[0]} was not imported: give the id of `eval.own.load({absent[0].partition('/')[0]!r})`"
+        )
     for protocol in protocols:
         subject.check(protocol.id, protocol.requires)
     scores: list[Score] = []
@@ -157,9 +161,11 @@ def find(name: str) -> Protocol:
         return replace(
             named, **{key: getattr(named, key).format(data=match[1]) for key in ("id", "summary", "requires")}
         )
+    if own:
+        raise EvalError(f"protocol {name} was not imported: `eval.own.load` does so, and returns it with its id")
     close = difflib.get_close_matches(name, [*PROTOCOLS, "all", "papers"], n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
-    known = ", ".join([*PROTOCOLS, "transfer-<data set>/v1", "transfer-<data set>/v2", "your.module.function"])
+    known = ", ".join([*PROTOCOLS, "transfer-<data set>/v1", "transfer-<data set>/v2"])
     raise EvalError(f"unknown protocol '{name}'{hint}: give any of {known}")
 
 

@@ -54,8 +54,8 @@ def _made(kind: str, name: str, shipped: bool) -> tuple[dict[Path, tuple[str, bo
     for place, body in sections.items():
         path, _, within = place.removeprefix("+").partition(":")
         file, is_new = Path(path), path == place
-        if is_new and os.path.lexists(file):
-            raise ConfigError(f"{file} exists already and is not overwritten: {_other(name)}")
+        if is_new and (taken := next(filter(os.path.lexists, (file, file.with_suffix(""))), None)) is not None:
+            raise ConfigError(f"{taken} exists already and is not overwritten: {_other(name)}")
         before = "" if is_new else made[file][0] if file in made else file.read_text(encoding="utf-8")
         made[file] = _joined(before, body, file, within), is_new
     return made, then

@@ -93,6 +93,8 @@ def compare(words: list[str], session: Session) -> None:
         raise ConfigError(f"format={form}{nearest(form, known)}: choose {', '.join(known)}, or leave it out")
     if options.get("metrics", "all") != "all":
         raise ConfigError(f"metrics={options['metrics']}: give metrics=all, or leave it out for one of each protocol")
+    if "metrics" in options and not form:
+        raise ConfigError("metrics=all is of format=: without it the table has every metric")
     clients = is_true(options, "clients")
     folders = [Path(path) for path in paths]
     resolved = [folder.resolve() for folder in folders]

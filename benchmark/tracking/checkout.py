@@ -13,11 +13,9 @@ PACKAGES = ("benchmark", "datamodules", "eval", "methods")
 def commit() -> str | None:
     """The checkout's commit, with a `+` where code was changed or added since.
 
-    FULCRUM_COMMIT in the environment replaces it, in a copy that was carried without its history; None outside a
-    checkout. The first call of a process counts: the checkout may have changed by the time a run ends.
+    Outside a checkout it is FULCRUM_COMMIT of the environment, of a copy that was carried without its history, or None.
+    The first call of a process counts: the checkout may have changed by the time a run ends.
     """
-    if carried := os.environ.get("FULCRUM_COMMIT"):
-        return carried
 
     def git(*words: str) -> str | None:
         try:
@@ -27,6 +25,6 @@ def commit() -> str | None:
         return done.stdout.strip() if done.returncode == 0 else None
 
     if git("rev-parse", "--show-toplevel") != str(ROOT):
-        return None  # an installed copy, perhaps inside somebody else's repository
+        return os.environ.get("FULCRUM_COMMIT")  # an installed copy, perhaps inside somebody else's repository
     head, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *PACKAGES)
     return head and head + ("" if changes == "" else "+")

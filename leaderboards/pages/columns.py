@@ -109,7 +109,8 @@ def terminal_columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
 def own_columns(rows: Iterable[Row]) -> dict[str, tuple[str, int]]:
     """Columns of protocols of somebody's own: score -> heading (function, settings, digits, metric), decimals."""
     keys = dict.fromkeys(key for row in rows for key in row.cells)
-    return {key: (own[1], 3) for key in keys if (own := OWN.fullmatch(key))}
+    main = [key for key in keys if key.removesuffix(WORST) == key or key.removesuffix(WORST) not in keys]
+    return {key: (own[1], 3) for key in main if (own := OWN.fullmatch(key))}
 
 
 def all_columns(rows: Sequence[Row]) -> dict[str, tuple[str, int | None]]:

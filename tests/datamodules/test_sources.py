@@ -11,6 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -374,9 +375,19 @@ def test_damaged_images_are_left_out_where_that_is_asked_for(folders: dict[str, 
     for where, words in (("test", "test"), ("train/dog", "class 'dog' in train"), ("train", "train")):
         for file in (folders["root"] / "pets" / where).rglob("*.png"):
             file.write_bytes(b"no image")
-        with refused(f"no image of {words} would be left: cannot read"):
+        with refused(f"no image of {words} would be left: cannot read the image .*/pets/{where}"):
             sources.load("pets", **folders, options=skip)
         make_folder(folders["root"])
+
+
+def test_an_error_that_passes_is_no_damage(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same start again reads the image, and a cache without it would stay."""
+    make(folders["root"] / "pets", "train test", "dog cat", images=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Image, "open", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        with refused("Too many open files"):
+            sources.load("pets", **folders, options={"skip_damaged": True})
+    assert not sources.load("pets", **folders, options={"skip_damaged": True}).notes
 
 
 @pytest.mark.parametrize(

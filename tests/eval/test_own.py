@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 
+from eval import own
 from eval.features import EvalError, Features
 from eval.own import load
 from eval.protocol import evaluate, find
@@ -25,6 +26,12 @@ def by_clients(view_a, test_clients):
 def needs(test_x, top):
     return top
 
+def second_view(view_b):
+    return {}
+
+def further(test_x, **more):
+    return float("nan")
+
 def fails(test_x):
     return test_x @ test_x
 
@@ -33,6 +40,7 @@ def says(test_x):
 
 twice = partial(spread, scale=2.0)
 declared = Protocol("x", spread, "spread", settings={"scale": 3.0}, headline="value", lower=("value",))
+from torch import mean as unsigned
 number = 3
 """
 
@@ -79,24 +87,34 @@ def test_it_is_given_what_it_declares_and_its_settings(module, blobs):
 
 
 def test_what_it_requires_follows_from_its_arguments(module):
-    found = {name: load(f"owned.{name}") for name in ("spread", "counted", "by_clients", "declared")}
-    assert [each.requires for each in found.values()] == ["", "", "test_clients", ""]
-    assert [each.uses_labels for each in found.values()] == [False, True, False, True]
-    assert [each.uses_views for each in found.values()] == [False, False, True, False]
+    found = {name: load(f"owned.{name}") for name in ("spread", "counted", "by_clients", "second_view", "declared")}
+    assert [each.requires for each in found.values()] == ["", "", "test_clients", "views", ""]
+    assert [each.uses_labels for each in found.values()] == [False, True, False, False, True]
+    assert [each.uses_views for each in found.values()] == [False, False, True, True, False]
     assert (found["declared"].better("value"), found["spread"].leading(["a", "b"])) == ("lower", "a")
 
 
-def test_other_code_or_settings_are_another_protocol(module):
+def test_other_code_or_settings_are_another_protocol(module, tmp_path, blobs):
     first, other = load("owned.spread").id, load("owned.spread:scale=2").id
     assert (first.split("/")[0], other.split("/")[0]) == ("owned.spread", "owned.spread:scale=2")
     assert load(first).id == first
+    (tmp_path / "names.py").write_text("from owned import spread, declared")
+    named = load("names.declared").id
+    (tmp_path / "names.py").write_text("from owned import spread\nfrom owned import declared")
+    del sys.modules["names"], own.IMPORTED["names.declared"]
+    assert load("names.declared").id.split("/")[0] == named.split("/")[0] != named
+    assert load("names.declared").id != named  # the module that declares it counts too
+    (tmp_path / "owned.py").write_text(CODE.replace("* scale", "* scale + 2"))
+    with pytest.raises(EvalError, match="its file has changed since this process imported it"):
+        load("owned.spread")  # whose function is the old one
     module(CODE.replace("* scale", "* scale + 1"))
     assert load("owned.spread").id != first
     with pytest.raises(EvalError, match=r"its code has changed since, and is /\w{8} now: give owned.spread"):
         load(first)
     assert find("other.of_somebody/0123abcd").leading(["alpha"]) == "alpha"  # in a table, without its code
-    with pytest.raises(EvalError, match="unknown protocol"):
-        find("owned.spread")
+    for name in ("owned.spread", "other.of_somebody/0123abcd"):
+        with pytest.raises(EvalError, match="was not imported"):
+            evaluate(blobs, [name])
 
 
 @pytest.mark.parametrize(
@@ -108,6 +126,8 @@ def test_other_code_or_settings_are_another_protocol(module):
         ("owned.needs", "needs 'top': give owned.needs:top=VALUE"),
         ("owned.spread:scall=2", r"no setting 'scall' \(did you mean 'scale'\?\): scale, name"),
         ("owned.spread:scale", "give an import path, with settings as"),
+        ("owned.spread:scale=1:scale=2", "a setting is given twice"),
+        ("owned.unsigned", "its arguments cannot be read: wrap it in a function"),
     ],
 )
 def test_a_mistake_is_one_line(module, word, line):
@@ -118,12 +138,13 @@ def test_a_mistake_is_one_line(module, word, line):
 
 def test_its_own_error_is_one_line_with_its_place_and_others_are_scored(module, blobs):
     failures: dict[str, str] = {}
-    ids = [load(f"owned.{name}").id for name in ("fails", "says", "spread")]
+    ids = [load(f"owned.{name}").id for name in ("fails", "says", "further", "spread")]
     found = evaluate(blobs, ids, failures=failures)
-    assert [score.protocol for score in found] == ids[2:]
+    assert [score.protocol for score in found] == ids[3:]
     assert "RuntimeError" in failures[ids[0]]
-    assert failures[ids[0]].endswith("(owned.py, line 18)")
-    assert failures[ids[1]].endswith("it returned 'much': let it return a number, or numbers by name")
+    assert failures[ids[0]].endswith("(owned.py, line 24)")
+    for id, shown in zip(ids[1:3], ("'much'", "nan"), strict=True):
+        assert failures[id].endswith(f"it returned {shown}: let it return a finite number, or some by name")
 
 
 def test_the_module_that_imports_nothing_is_refused_by_its_own_error(module):

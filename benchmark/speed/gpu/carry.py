@@ -25,7 +25,7 @@ def carry(into: Path, python: str, root: Path, results: Path) -> list[str]:
     Raises ConfigError: no checkout with everything committed, no wheels, or too much.
     """
     into.mkdir(parents=True, exist_ok=True)
-    if _git(root, "status", "--porcelain"):
+    if _git(root, "status", "--porcelain", "--untracked-files=no"):
         raise ConfigError(f"{root} has changes that are not committed: commit them, so that results name their code")
     commit = _git(root, "rev-parse", "HEAD")
     _git(root, "archive", "--format=zip", f"--output={(into / CHECKOUT).resolve()}", "HEAD")

@@ -61,24 +61,36 @@ class Workers:
         waiting = list(cells)
         running: dict[Future[tuple[dict[str, Any], float]], Cell] = {}
         while running or (waiting and may_begin()):
-            while waiting and len(running) < self.jobs and may_begin():
-                if self.pool is None:
-                    self.pool = ProcessPoolExecutor(self.jobs, multiprocessing.get_context("spawn"))
-                cell = waiting.pop(0)
-                running[self.pool.submit(_in_worker, cell, setting)] = cell
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                cell = running.pop(future)
-                try:
-                    yield cell, *future.result()
-                except BrokenProcessPool:
-                    for lost in (cell, *running.values()):
-                        yield lost, {"error": "its process ended, or one beside it"}, 0.0
-                    running.clear()
-                    self.close()
-                    break
+            while waiting and len(running) < self.jobs and may_begin() and self._submit(waiting[0], setting, running):
+                waiting.pop(0)
+            done = wait(running, return_when=FIRST_COMPLETED).done
+            broken = any(isinstance(future.exception(), BrokenProcessPool) for future in done)
+            for future in list(running) if broken else done:
+                cell, error = running.pop(future), future.exception() if future.done() else BrokenProcessPool()
+                yield cell, *(future.result() if error is None else (self._lost(error), 0.0))
+            if broken:
+                self.close()
+
+    def _submit(self, cell: Cell, setting: Setting, running: dict[Future[Any], Cell]) -> bool:
+        """Begins a cell; False where a process of the pool has ended meanwhile."""
+        if self.pool is None:
+            self.pool = ProcessPoolExecutor(self.jobs, multiprocessing.get_context("spawn"))
+        try:
+            running[self.pool.submit(_in_worker, cell, setting)] = cell
+        except BrokenProcessPool:
+            if not running:
+                self.close()
+            return False
+        return True
+
+    @staticmethod
+    def _lost(error: BaseException) -> dict[str, Any]:
+        if isinstance(error, BrokenProcessPool):
+            return {"error": "its process ended, or one beside it"}
+        raise error
 
     def close(self) -> None:
-        """Ends the processes; those that measure something end with it."""
+        """Ends the processes, after what they measure."""
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
             self.pool = None

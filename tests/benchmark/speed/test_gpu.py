@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -10,6 +11,8 @@ import subprocess
 import sys
 import time
 import zipfile
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +32,7 @@ from benchmark.speed.gpu import archive, carry, checks, page, session
 from benchmark.speed.gpu.cells import Cell, Part, Results, Setting
 from benchmark.speed.gpu.ladder import ladder, points
 from benchmark.speed.gpu.parts import PARTS
+from benchmark.speed.gpu.workers import Workers
 from methods import trees
 from tests.device import SimulatedGPU
 
@@ -86,6 +90,9 @@ def test_authors_numbers_are_compared(command, tmp_path, monkeypatch, accelerato
     assert 0 < measured["weights"] < 1e-5
 
 
+ONES = {"a": torch.ones(1), "b": torch.ones(1)}
+
+
 def test_a_contract_that_is_broken_is_not_met(monkeypatch):
     original = checks._trained
 
@@ -94,6 +101,7 @@ def test_a_contract_that_is_broken_is_not_met(monkeypatch):
         return (trees.map(lambda leaf: leaf * 1.01, tree) if name in ("resumed", "cpu") else tree), reason
 
     monkeypatch.setattr(checks, "_trained", otherwise)
+    assert math.isnan(checks._difference({"a": torch.ones(1), "b": torch.tensor([math.nan])}, ONES))
     for numbers, same, other in (
         (checks._contract("fedavg", TINY), "repeated", "resumed"),
         (checks._row("local", False, TINY), "side by side", "on the CPU"),  # whose state is its clients'
@@ -206,6 +214,38 @@ class TestWorkers:
         assert found["bad"]["error"] == "RuntimeError: a cell that fails"
         assert found["end"]["error"] == "its process ended, or one beside it"
         assert set(found) == {cell.name for cell in cells}
+
+    def test_what_was_finished_when_a_process_ended_counts(self, monkeypatch):
+        """The pool's state, without processes: of two futures one is done, and the pool is broken at the next cell."""
+        good, dead = Future(), Future()
+        good.set_result(({"value": 1}, 0.1))
+        dead.set_exception(BrokenProcessPool())
+        futures, pools = [good, dead], []
+
+        class Pool:
+            def submit(self, *_):
+                if not futures:
+                    raise BrokenProcessPool
+                return futures.pop(0)
+
+            def shutdown(self, **_):
+                pools.append(self)
+                futures.append(again)
+
+        again = Future()
+        again.set_result(({"value": 3}, 0.1))
+        workers = Workers(3)
+        workers.pool = Pool()
+        names = iter("abc")
+        mock = SimpleNamespace(ProcessPoolExecutor=lambda *_: Pool())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("benchmark.speed.gpu.workers.ProcessPoolExecutor", mock.ProcessPoolExecutor)
+            made = {
+                cell.name: numbers
+                for cell, numbers, _ in workers.measure([Cell(n, fail) for n in names], TINY, lambda: True)
+            }
+        assert made == {"a": {"value": 1}, "b": {"error": "its process ended, or one beside it"}, "c": {"value": 3}}
+        assert len(pools) == 1
 
     def test_none_begins_when_the_time_is_up(self, tmp_path):
         half = half_hour(tmp_path, Clock(), minutes=1, jobs=2)
