@@ -5,7 +5,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +92,15 @@ def _contract(method: str, setting: Setting) -> dict[str, Any]:
 
 def methods(setting: Setting) -> Iterator[Cell]:
     """A cell for each row of a suite, those under `more` included: every method, objective and variant; tiny: three."""
-    rows = suite(SUITE, {"methods": "all", "seeds": [0]}, [])
-    for config in rows[:3] if setting.tiny else rows:
-        yield Cell(config.row, partial(_row, config.row, bool(config.federation.encoders), setting))
+    for row, mixed in _rows()[:3] if setting.tiny else _rows():
+        yield Cell(row, partial(_row, row, mixed, setting))
+
+
+@cache
+def _rows() -> list[tuple[str, bool]]:
+    """The rows of the suite, and whether their clients have several architectures."""
+    configs = suite(SUITE, {"methods": "all", "seeds": [0]}, [])
+    return [(config.row, bool(config.federation.encoders)) for config in configs]
 
 
 def _row(row: str, mixed: bool, setting: Setting) -> dict[str, Any]:
