@@ -56,7 +56,15 @@ def load(word: str) -> Protocol:
     except Exception as error:
         hint = ": is its folder in PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
         raise EvalError(f"protocol {path}: {_said(error)}{hint}") from error
-    protocol = found if isinstance(found, Protocol) else _of_function(path, found)
+    protocol = _of_function(path, found.compute if isinstance(found, Protocol) else found)
+    if isinstance(found, Protocol):
+        protocol = replace(
+            found,
+            settings={**protocol.settings, **found.settings},
+            requires=found.requires or protocol.requires,
+            uses_views=protocol.uses_views,
+            uses_labels=protocol.uses_labels,
+        )
     pairs = [setting.split("=", 1) for setting in words.split(":")[1:]]
     given = dict(pairs)
     if len(given) < len(pairs):

@@ -37,7 +37,7 @@ from benchmark.tracking.provenance import external_classes, images_hash, partiti
 from benchmark.tracking.record import headline, lacks_best_round
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source
-from eval.protocol import find
+from eval.protocol import OWN, find
 from leaderboards import schema, store
 from methods.core.recalibration import has_batch_norm
 
@@ -128,7 +128,8 @@ class Experiment:
         try:
             if any(find(name).requires for name in missing):  # an input that the run may not have
                 self.build().scoring.check_inputs(missing)
-            trust = " trust=true" if external_classes(self.config) else ""
+            own = any(map(OWN.fullmatch, self.config.evaluation.protocols))
+            trust = " trust=true" if own or external_classes(self.config) else ""
         except Exception as error:
             if exit_code(error) is None:
                 raise

@@ -12,7 +12,7 @@ from leaderboards.store import load_yaml
 SCORES: dict[str, dict[str, tuple[str, int]]] = load_yaml("scores.yaml")
 SCORE_COLUMNS: dict[str, tuple[str, int]] = {key: column for group in SCORES.values() for key, column in group.items()}
 """Score ("protocol metric") -> heading, decimals; the site shows the first of them at once."""
-OWN = re.compile(r"(?:\w+\.)+(\w+(?::[^/]*)?/[0-9a-f]{8} .+)")
+OWN = re.compile(r"(?:\w+\.)+\w+(?::[^/]*)?/[0-9a-f]{8} .+")
 """A score of somebody's own protocol, whose id is an import path, its settings and digits of its code."""
 BELOW = "↓"
 """Marks an accuracy below that of the untrained encoder."""
@@ -107,10 +107,10 @@ def terminal_columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
 
 
 def own_columns(rows: Iterable[Row]) -> dict[str, tuple[str, int]]:
-    """Columns of protocols of somebody's own: score -> heading (function, settings, digits, metric), decimals."""
+    """Columns of protocols of somebody's own, headed by their ids: score -> heading, decimals."""
     keys = dict.fromkeys(key for row in rows for key in row.cells)
     main = [key for key in keys if key.removesuffix(WORST) == key or key.removesuffix(WORST) not in keys]
-    return {key: (own[1], 3) for key in main if (own := OWN.fullmatch(key))}
+    return {key: (key, 3) for key in main if OWN.fullmatch(key)}
 
 
 def all_columns(rows: Sequence[Row]) -> dict[str, tuple[str, int | None]]:

@@ -80,6 +80,7 @@ def test_it_is_given_what_it_declares_and_its_settings(module, blobs):
         "owned.twice": 2,
         "owned.declared": 3,
         "owned.declared:scale=1e-1": 0.1,
+        "owned.declared:name=y": 3,
     }.items():
         assert scores(blobs, word)["value"] == pytest.approx(factor * spread)
     assert scores(blobs, "owned.counted") == {"classes": blobs.num_classes, "rows": len(blobs.train_y)}
@@ -89,7 +90,7 @@ def test_it_is_given_what_it_declares_and_its_settings(module, blobs):
 def test_what_it_requires_follows_from_its_arguments(module):
     found = {name: load(f"owned.{name}") for name in ("spread", "counted", "by_clients", "second_view", "declared")}
     assert [each.requires for each in found.values()] == ["", "", "test_clients", "views", ""]
-    assert [each.uses_labels for each in found.values()] == [False, True, False, False, True]
+    assert [each.uses_labels for each in found.values()] == [False, True, False, False, False]
     assert [each.uses_views for each in found.values()] == [False, False, True, True, False]
     assert (found["declared"].better("value"), found["spread"].leading(["a", "b"])) == ("lower", "a")
 

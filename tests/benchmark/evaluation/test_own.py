@@ -29,6 +29,9 @@ def test_a_run_has_its_score_and_a_finished_run_gets_others(tmp_path, module):
     assert (name, len(digits)) == ("outside.spread", 8)
     with pytest.raises(ConfigError, match=r"evaluation.protocols=outside.spread\), which would run: add trust=true"):
         load_folder(experiment.folder)
+    again = build_experiment(tmp_path, "untrained", "evaluation.protocols=[outside.spread,geometry/v1]")
+    again.execute()
+    assert "protocols=geometry/v1 trust=true" in " ".join(again.display.console.file.getvalue().split())
     found = api.evaluate(experiment.folder, "outside.spread:scale=2,geometry/v1", trust=True, progress=False)["scores"]
     assert found[f"outside.spread:scale=2/{digits}"]["std"] == pytest.approx(2 * score["std"])
     assert {first, "geometry/v1"} <= found.keys()

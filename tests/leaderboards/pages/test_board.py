@@ -283,7 +283,7 @@ def test_further_scores_have_a_section_of_columns_and_rows_with_a_number_in_the_
     lines = [
         f"Over 1 to 2 seeds a row. {unlike}",
         "",
-        "| row | 1 % labels (%) | NMI of k-means | score:top=3/0123abcd x |",
+        "| row | 1 % labels (%) | NMI of k-means | my.own.score:top=3/0123abcd x |",
         "|---|---:|---:|---:|",
         "| ssd | 30.5 ± 0.7 | 0.300 ± 0.071 | – |",
         "| fedavg-byol | – | 0.125 | 2.000 |",
