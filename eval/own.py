@@ -48,14 +48,7 @@ def load(word: str) -> Protocol:
     if match is None:
         raise EvalError(f"protocol {word!r}: give an import path, with settings as package.module.name:top=10")
     path, words = match["path"], match["settings"]
-    module, _, name = path.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except AttributeError as error:
-        raise EvalError(f"protocol {path}: module {module!r} has no {name}") from error
-    except Exception as error:
-        hint = ": is its folder in PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
-        raise EvalError(f"protocol {path}: {_said(error)}{hint}") from error
+    found = _imported(path)
     protocol = _of_function(path, found.compute if isinstance(found, Protocol) else found)
     if isinstance(found, Protocol):
         protocol = replace(
@@ -65,20 +58,7 @@ def load(word: str) -> Protocol:
             uses_views=protocol.uses_views,
             uses_labels=protocol.uses_labels,
         )
-    pairs = [setting.split("=", 1) for setting in words.split(":")[1:]]
-    given = dict(pairs)
-    if len(given) < len(pairs):
-        raise EvalError(f"protocol {word}: a setting is given twice: give it once")
-    if unknown := [key for key in given if key not in protocol.settings]:
-        close = difflib.get_close_matches(unknown[0], protocol.settings, n=1)
-        hint = f" (did you mean '{close[0]}'?)" if close else ""
-        raise EvalError(
-            f"protocol {path} has no setting '{unknown[0]}'{hint}: {', '.join(protocol.settings) or 'none'}"
-        )
-    settings = {**protocol.settings, **{key: _value(text) for key, text in given.items()}}
-    if missing := [key for key, value in settings.items() if value is inspect.Parameter.empty]:
-        offered = ", ".join(sorted(GIVEN))
-        raise EvalError(f"protocol {path} needs '{missing[0]}': give {path}:{missing[0]}=VALUE; it can have {offered}")
+    settings = _settings(path, words, protocol.settings)
     digits = _digits(path, protocol)
     if IMPORTED.setdefault(path, (found, digits)) != (found, digits):
         if IMPORTED[path][0] is found:
@@ -89,6 +69,35 @@ def load(word: str) -> Protocol:
     id = f"{path}{words}/{digits}"
     LOADED[id] = replace(protocol, id=id, settings=settings, compute=_checked(id, protocol.compute))
     return LOADED[id]
+
+
+def _imported(path: str) -> Any:
+    """What an import path names; EvalError where there is nothing."""
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except AttributeError as error:
+        raise EvalError(f"protocol {path}: module {module!r} has no {name}") from error
+    except Exception as error:  # the module is a user's own, which raises what it likes
+        hint = ": is its folder in PYTHONPATH?" if isinstance(error, ModuleNotFoundError) else ""
+        raise EvalError(f"protocol {path}: {_said(error)}{hint}") from error
+
+
+def _settings(path: str, words: str, declared: Mapping[str, Any]) -> dict[str, Any]:
+    """A protocol's settings with those of a word, `:top=10:low=0.1`. Raises EvalError: unknown, twice, or missing."""
+    pairs = [setting.split("=", 1) for setting in words.split(":")[1:]]
+    given = {key: _value(text) for key, text in pairs}
+    if len(given) < len(pairs):
+        raise EvalError(f"protocol {path}{words}: a setting is given twice: give it once")
+    if unknown := [key for key in given if key not in declared]:
+        close = difflib.get_close_matches(unknown[0], declared, n=1)
+        hint = f" (did you mean '{close[0]}'?)" if close else ""
+        raise EvalError(f"protocol {path} has no setting '{unknown[0]}'{hint}: {', '.join(declared) or 'none'}")
+    settings = {**declared, **given}
+    if missing := [key for key, value in settings.items() if value is inspect.Parameter.empty]:
+        offered = ", ".join(sorted(GIVEN))
+        raise EvalError(f"protocol {path} needs '{missing[0]}': give {path}:{missing[0]}=VALUE; it can have {offered}")
+    return settings
 
 
 def _of_function(path: str, function: Any) -> Protocol:
