@@ -95,7 +95,7 @@ def test_the_pages_trainer_trains_and_monitors(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     (code,) = blocks("how-to/trainer.md")
-    exec(code.replace("max_epochs=5", "max_epochs=1"), names)
+    exec(code.replace("max_epochs=5", "max_epochs=1, log_every_n_steps=10"), names)
     table = set(re.findall(r"`(train/\w+)`", text_of("how-to/trainer.md")))
     assert table == set(names["trainer"].callback_metrics)
     assert Path(names["best"].best_model_path).is_file()
