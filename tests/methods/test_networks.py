@@ -60,9 +60,9 @@ def test_a_fixup_block_starts_as_its_shortcut_which_is_shifted_where_the_image_s
     with torch.no_grad():
         block.residual[0].bias.fill_(0.5)
     torch.testing.assert_close(block(x)[:, :4], (x if stride == 1 else x[:, :, ::2, ::2] + 0.5).relu())
-    deep, shallow = (FixupBlock(64, 64, 1, blocks).residual[1].weight.std() for blocks in (16, 1))
-    assert float(shallow.detach()) == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
-    assert float(shallow / deep) == pytest.approx(4, rel=0.05)  # first convolutions shrink with the number of blocks
+    deep, shallow = (FixupBlock(64, 64, 1, blocks).residual[1].weight.std().item() for blocks in (16, 1))
+    assert shallow == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
+    assert shallow / deep == pytest.approx(4, rel=0.05)  # first convolutions shrink with the number of blocks
 
 
 def test_batch_statistics_normalises_by_the_batch_and_leaves_the_statistics_alone() -> None:
