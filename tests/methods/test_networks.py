@@ -73,7 +73,7 @@ def test_batch_statistics_normalises_by_the_batch_and_leaves_the_statistics_alon
         torch.testing.assert_close(norm(x).mean(dim=0), torch.zeros(3), atol=1e-5, rtol=0)
     assert all(torch.equal(getattr(norm, name), value) for name, value in before.items())
     assert (norm.training, norm.momentum) == (False, 0.1)
-    assert float(norm(x).mean()) < -1
+    assert norm(x).mean().item() < -1
 
 
 def test_imagenet_stem_is_torchvisions_network_number_for_number() -> None:
