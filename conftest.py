@@ -5,6 +5,7 @@ Tests are of the CPU, also on a machine with a GPU, which is hidden from them; `
 
 import os
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -24,3 +25,15 @@ def _seeded():
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, by Playwright; the test is skipped where there is none."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

@@ -21,7 +21,6 @@ from generate.markdown import Viewer
 from leaderboards.schema import FIELDS
 
 ROOT = Path(__file__).parent.parent
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SETTINGS = ("settings", "scores", "encoders", "libraries", "clients", "curve", "server", "up", "down", "evaluated")
 """Objects of a record whose keys are data, not fields."""
 
@@ -189,11 +188,7 @@ def test_a_list_may_follow_a_paragraph_as_in_a_repository_viewer():
     assert "<strong>b</strong>" in fold
 
 
-def test_the_sites_search_runs_from_disk(tmp_path):
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
+def test_the_sites_search_runs_from_disk(browser, tmp_path):
     shutil.copy(ROOT / "docs" / "assets" / "iframe-worker.js", tmp_path / "shim.js")
     (tmp_path / "worker.js").write_text("addEventListener('message', (event) => postMessage(event.data + 1))")
     (tmp_path / "index.html").write_text(
@@ -201,9 +196,6 @@ def test_the_sites_search_runs_from_disk(tmp_path):
         "worker.addEventListener('message', (event) => document.title = event.data);"
         "worker.postMessage(41)</script></body>"
     )
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.goto((tmp_path / "index.html").as_uri())
-        page.wait_for_function("document.title === '42'", timeout=10_000)
-        browser.close()
+    page = browser.new_page()
+    page.goto((tmp_path / "index.html").as_uri())
+    page.wait_for_function("document.title === '42'", timeout=10_000)

@@ -170,6 +170,14 @@ def named_classes(config: DictConfig) -> Iterator[tuple[str, Mapping[str, Any]]]
         yield f"federation.encoders.{name}", section
 
 
+def foreign_code(file: str, named: str) -> ConfigError:
+    """The error of a config that somebody else may have written. named: the key and what it names."""
+    return ConfigError(
+        f"{file} names code from outside the suite ({named}), which would run: "
+        "add trust=true if you trust that folder and that code"
+    )
+
+
 def refuse_foreign_classes(config: DictConfig, file: str) -> None:
     """ConfigError where a config that somebody else may have written names code from outside the suite.
 
@@ -178,17 +186,11 @@ def refuse_foreign_classes(config: DictConfig, file: str) -> None:
     for where, section in named_classes(config):
         path = section.get("class") if isinstance(section, Mapping) else None
         if where in ("data", "partition", "views"):  # the suite has no classes of these
-            raise ConfigError(
-                f"{file} names code from outside the suite ({where}.class={path}), which would run: "
-                "add trust=true if you trust that folder and that code"
-            )
+            raise foreign_code(file, f"{where}.class={path}")
         if not isinstance(path, str):
             raise ConfigError(f"{file}: {where}.class={path!r} is no import path")
         if not path.startswith(SHIPPED) or any(name.startswith("_") for name in path.split(".")):
-            raise ConfigError(
-                f"{file} names code from outside the suite ({where}.class={path}), which would run: "
-                "add trust=true if you trust that folder and that code"
-            )
+            raise foreign_code(file, f"{where}.class={path}")
         target = locate(section, where)
         if not target.__module__.startswith(SHIPPED) or made_by(target) is None:
             raise ConfigError(f"{file}: {where}.class={path} is no class or function of the suite")

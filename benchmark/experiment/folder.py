@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from benchmark.configuration.compose import load, merge
 from benchmark.configuration.identity import differences
-from benchmark.configuration.instantiate import refuse_foreign_classes
+from benchmark.configuration.instantiate import foreign_code, refuse_foreign_classes
 from benchmark.configuration.partitions import pin
 from benchmark.errors import ConfigError
 from benchmark.experiment.initial_weights import refuse_download
@@ -31,10 +31,7 @@ def refuse_links(folder: Path) -> None:
 def refuse_own_protocols(config: DictConfig, file: str) -> None:
     """ConfigError where a config that somebody else may have written names protocols from outside the suite."""
     if own := [name for name in config.evaluation.protocols if OWN.fullmatch(name)]:
-        raise ConfigError(
-            f"{file} names code from outside the suite (evaluation.protocols={own[0]}), which would run: "
-            "add trust=true if you trust that folder and that code"
-        )
+        raise foreign_code(file, f"evaluation.protocols={own[0]}")
 
 
 def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = False) -> DictConfig:

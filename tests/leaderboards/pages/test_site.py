@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 from dataclasses import replace
 from itertools import pairwise
 
@@ -16,7 +15,6 @@ from leaderboards.papers.training import Given
 from leaderboards.papers.verdicts import judged
 from tests.leaderboards.test_schema import record
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 800}
 HOSTILE = "<script>document.title='changed'</script>"
 CURVE = [
@@ -53,16 +51,6 @@ def test_the_data_hold_rows_and_runs_and_depend_on_the_records_only(tmp_path):
     assert "</" not in first  # no text can end the HTML element that loads it
     written(tmp_path, RECORDS)
     assert (tmp_path / "site" / "data.js").read_text() == first
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
 
 @pytest.fixture(scope="module")
