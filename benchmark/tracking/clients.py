@@ -1,7 +1,7 @@
-"""Accuracy by client: of one run, of a row's seeds together, and of several rows side by side, worst first."""
+"""Accuracy by client, of one run or of a row's seeds together, worst first."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from eval.clients import OF
 from leaderboards.rank import Cell
@@ -23,17 +23,3 @@ def by_client(records: Iterable[Record]) -> dict[str, Cell]:
                 values[metric.removeprefix(OF)].append(value)
     cells = {client: Cell.of(sample) for client, sample in values.items()}
     return dict(sorted(cells.items(), key=lambda item: (item[1].mean, item[0])))
-
-
-def side_by_side(rows: Mapping[str, Sequence[Record]]) -> dict[str, dict[str, Cell | None]]:
-    """Name of a client -> row -> its accuracy, None where the row lacks it; first the client that any row serves worst.
-
-    rows: name of a row -> the records of its seeds.
-    """
-    scored = {row: by_client(records) for row, records in rows.items()}
-    lowest: dict[str, float] = {}
-    for cells in scored.values():
-        for client, cell in cells.items():
-            lowest[client] = min(cell.mean, lowest.get(client, cell.mean))
-    order = sorted(lowest, key=lambda client: (lowest[client], client))
-    return {client: {row: cells.get(client) for row, cells in scored.items()} for client in order}
