@@ -35,6 +35,7 @@ function runPage(scenario, row, seed) {
   return [
     el("p", {}, el("a", { href: address("board", scenario) }, `← ${scenario}`)),
     el("h1", {}, `${row}, ${seed}`),
+    el("p", { class: "headline" }, headline(run, boardRow)),
     el("p", { class: "quiet" }, "Seeds: ", seeds),
     run.deviations.length
       ? el(
@@ -53,11 +54,42 @@ function runPage(scenario, row, seed) {
     run.encoders ? el("p", { class: "quiet" }, `An accuracy is the ${run.encoders}, and the same name with _worst that of the worst of them.`) : null,
     table("scores", ["protocol", el("th", { class: "text" }, "metric"), "value"], scores),
     el("p", { class: "quiet" }, measuredAt(run)),
-    clients.length ? el("h2", {}, "Clients, worst first") : null,
-    clients.length ? table("clients", ["client", el("th", { class: "text" }, "protocol"), "accuracy (%)"], clients) : null,
+    clients.length ? perClient(clients) : null,
     el("h2", {}, "Config"),
     table("config", ["key", el("th", { class: "text" }, "value")], settings),
   ];
+}
+
+// The first scores of the board that the run has, each with the mean of its row.
+function headline(run, boardRow) {
+  return DATA.columns
+    .map(({ key, title, digits: places }) => {
+      const [protocol, metric] = key.split(/ (.*)/);
+      return [title, places, run.scores[protocol]?.[metric], boardRow.cells[key]];
+    })
+    .filter(([, , value]) => value !== undefined)
+    .slice(0, FIRST)
+    .map(([title, places, value, cell]) =>
+      el(
+        "span",
+        {},
+        `${title} `,
+        el("strong", {}, formatNumber(value, places)),
+        boardRow.seeds.length > 1 ? el("small", {}, "row ", ...withSpread(cell, places)) : null,
+      ),
+    );
+}
+
+// clients: [name, protocol, accuracy], the worst first
+function perClient(clients) {
+  const [[worst, , least], [best, , most]] = [clients[0], clients.at(-1)];
+  const told = `Clients, worst first: ${clients.length} accuracies, from ${least} (${worst}) to ${most} (${best})`;
+  return el(
+    "details",
+    {},
+    el("summary", {}, told),
+    table("clients", ["client", el("th", { class: "text" }, "protocol"), "accuracy (%)"], clients),
+  );
 }
 
 function measuredAt(run) {

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -357,9 +358,14 @@ def test_a_papers_verdicts_have_colours_and_can_be_filtered_and_its_training_is_
     page.get_by_text("No table holds such a number").wait_for()
 
 
-def test_a_run_shows_its_scores_config_and_origin(visit):
+def test_a_run_begins_with_its_headline_and_shows_its_scores_config_and_origin(visit):
     page = visit()
     page.get_by_role("link", name="ssd seed 1").click()
+    told = page.get_by_role("heading", name="ssd, seed1").locator("xpath=following-sibling::*[1]").inner_text()
+    assert re.sub(r"\s+", " ", told) == (
+        "linear (%) 51.0 row 51.0 ± 1.0 kNN (%) 43.5 row 43.5 ± 0.0 effective rank 31.3 row 31.3 ± 0.0 "
+        "alignment 0.313 row 0.313 ± 0.000"
+    )
     for text in ("ssd, seed1", "optimizer.lr", "2 CPU cores", "torch 2.11.0", "knn/v1", "kNN on held-out train (%)"):
         page.get_by_text(text).first.wait_for()
     page.get_by_role("link", name="seed 2").click()
@@ -369,10 +375,11 @@ def test_a_run_shows_its_scores_config_and_origin(visit):
     page.get_by_text("The records hold no cifar10-micro, ssd, seed9.").wait_for()
 
 
-def test_a_runs_clients_are_a_table_of_their_own_the_worst_first(visit, tmp_path):
+def test_a_runs_clients_are_folded_the_worst_first(visit, tmp_path):
     clients = {"accuracy": 50.0, "accuracy of site A": 70.0, f"accuracy of {HOSTILE}": 30.04, "accuracy of c": 50.0}
     at = written(tmp_path, [*RECORDS, record("local", scores={"clients/v2": clients})])
     page = visit("run/cifar10-micro/local/seed0", at=at)
+    page.get_by_text(f"Clients, worst first: 3 accuracies, from 30.0 ({HOSTILE}) to 70.0 (site A)").click()
     lines = page.get_by_role("region", name="clients").locator("tbody tr").all_inner_texts()
     assert [line.split("\t") for line in lines] == [
         [HOSTILE, "clients/v2", "30.0"], ["c", "clients/v2", "50.0"], ["site A", "clients/v2", "70.0"]
