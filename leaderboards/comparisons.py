@@ -6,8 +6,9 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
-from leaderboards.rank import Row, fitted, unlike_settings
-from leaderboards.significance import Fit, fit
+from leaderboards.paired import NEGLIGIBLE, paired
+from leaderboards.rank import Row, unlike_settings
+from leaderboards.significance import FEWEST_SEEDS, LEVEL, ROUNDING, Fit, fit
 from leaderboards.store import load_yaml
 
 COMPARISONS: dict[str, Any] = load_yaml("comparisons.yaml")
@@ -30,66 +31,87 @@ def bases() -> dict[str, list[str]]:
     return found
 
 
+MORE, LESS, NEGLIGIBLY, UNCLEAR, TOO_FEW = (
+    "more",
+    "less",
+    f"less than {NEGLIGIBLE} either way",
+    "no clear difference",
+    "too few seeds",
+)
+
+
 @dataclass(frozen=True)
 class Difference:
-    """A row's headline minus that of the row it builds on, in points.
+    """A row's headline minus that of another one, in points.
 
-    points: as `significance` estimates it: the difference of the means, where both rows have the same seeds.
-    by_seed: of the seeds that both rows have; the same seed gives both the same clients and the same start.
-    margin: the difference beyond which the rows differ; None where one has too few seeds to say.
-    unlike: settings that differ, except the method's.
+    by_seed: of the seeds that both rows have; the same seed gives both the same clients and the same start. interval:
+    from and to, with 95 % confidence; None where one has too few seeds to say. within, p: as in `paired.Paired`, of
+    rows that build on the other; else None. unlike: settings that differ, except the method's.
     """
 
     row: str
     base: str
     points: float
     by_seed: Mapping[int, float]
-    margin: float | None
+    verdict: str
     unlike: tuple[str, ...]
-
-    @property
-    def verdict(self) -> str:
-        """The difference in words."""
-        if self.margin is None:
-            return "too few seeds"
-        return "no clear difference" if abs(self.points) <= self.margin else "more" if self.points > 0 else "less"
-
-    @property
-    def decimals(self) -> int:
-        """Those that tell the points from the margin: 1, or as many as it takes up to 4."""
-        if self.margin is None:
-            return 1
-        return next((n for n in (1, 2, 3) if f"{abs(self.points):.{n}f}" != f"{self.margin:.{n}f}"), 4)
+    interval: tuple[float, float] | None = None
+    within: float | None = None
+    p: float | None = None
 
 
 def differences(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list[Difference]:
-    """Each row of a board compared with the row it builds on, largest gain first.
+    """Each row of a board compared with the row it builds on, all pairs by one test, largest gain first.
 
-    bases: row -> the rows that build on it.
+    bases: row -> the rows that build on it. Controls, single clients and the floor are compared like all others.
     """
     by_name = {row.row: row for row in rows}
-    of_board = fitted(by_name.values())
-    names = [(row, base) for base, built in bases.items() for row in built if {row, base} <= set(by_name)]
-    pairs = [compare(by_name[row], by_name[base], of_board) for row, base in names]
-    return sorted((pair for pair in pairs if pair is not None), key=lambda difference: -difference.points)
+    named = [(row, base) for base, built in bases.items() for row in built if {row, base} <= set(by_name)]
+    shared = {pair: by_seed for pair in named if (by_seed := _by_seed(by_name[pair[0]], by_name[pair[1]]))}
+    tested = paired({pair: [*values.values()] for pair, values in shared.items() if len(values) >= FEWEST_SEEDS})
+    found = []
+    for (row, base), by_seed in shared.items():
+        same = (row, base, fmean(by_seed.values()), by_seed)
+        unlike = _unlike(by_name[row], by_name[base])
+        test = tested.get((row, base))
+        if test is None:
+            found.append(Difference(*same, TOO_FEW, unlike))
+        else:
+            verdict = NEGLIGIBLY if test.negligible else UNCLEAR
+            if test.p < LEVEL and abs(test.points) > ROUNDING:
+                verdict = MORE if test.points > 0 else LESS
+            found.append(Difference(*same, verdict, unlike, (test.low, test.high), test.within, test.p))
+    return sorted(found, key=lambda difference: -difference.points)
 
 
 def compare(row: Row, base: Row, of_board: Fit | None) -> Difference | None:
-    """The difference between two rows; None where they share no seed.
+    """The difference between any two rows by the comparison of all pairs of a board; None where they share no seed.
 
-    of_board: the comparison of all ranked rows. A row that is not ranked, as a control, is compared by the pair's own
-    spread: for two rows, `fit` is the paired t-test.
+    of_board: the comparison of all ranked rows, whose interval holds for all pairs at once. A row that is not ranked,
+    as a control, is compared by the paired t-test.
     """
-    by_seed = {seed: row.headline[seed] - base.headline[seed] for seed in sorted({*row.headline} & {*base.headline})}
+    by_seed = _by_seed(row, base)
     if not by_seed:
         return None
     ranked = row.rank is not None and base.rank is not None
     compared = of_board if ranked else fit({row.row: row.headline, base.row: base.headline})
-    unlike = tuple(
+    unlike = _unlike(row, base)
+    if compared is None:
+        return Difference(row.row, base.row, fmean(by_seed.values()), by_seed, TOO_FEW, unlike)
+    points, margin = compared.difference(row.row, base.row), compared.margins[row.row][base.row]
+    verdict = UNCLEAR if abs(points) <= margin else MORE if points > 0 else LESS
+    return Difference(row.row, base.row, points, by_seed, verdict, unlike, (points - margin, points + margin))
+
+
+def _by_seed(row: Row, base: Row) -> dict[int, float]:
+    """Seed -> difference, of the seeds that both rows have."""
+    return {seed: row.headline[seed] - base.headline[seed] for seed in sorted({*row.headline} & {*base.headline})}
+
+
+def _unlike(row: Row, base: Row) -> tuple[str, ...]:
+    """The settings that differ, except the method's, in words."""
+    return tuple(
         f"{key} {value}, not {base_value}"
         for key, value, base_value in unlike_settings(row.settings, base.settings)
         if not key.startswith("method.")
     )
-    points = compared.difference(row.row, base.row) if compared else fmean(by_seed.values())
-    margin = compared.margins[row.row][base.row] if compared else None
-    return Difference(row.row, base.row, points, by_seed, margin, unlike)

@@ -11,8 +11,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from leaderboards import store
-from leaderboards.markdown import MISSING, rewrite
+from leaderboards import error_rates, store
+from leaderboards.markdown import MISSING, replace_between, rewrite
 from leaderboards.pages import board, methods, parity, privacy, reproduction, site, studies
 from leaderboards.papers import tables, verdicts
 from leaderboards.schema import Record, RecordError, is_number
@@ -58,6 +58,8 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         rewrite(
             docs / "reproduction.md", partial(reproduction.filled, verdicts=current, records=records, parity=compared)
         )
+        rates = partial(replace_between, mark="rates", text="\n".join(error_rates.lines(error_rates.committed())))
+        rewrite(docs / "explanation" / "reading-the-board.md", rates)
         if sheet is not None:
             rewrite(docs / "reference" / "privacy-sheet.md", partial(privacy.filled, sheet=sheet))
         if compared is not None:

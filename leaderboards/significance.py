@@ -1,32 +1,41 @@
-"""Which rows of a board differ: a two-way fit of rows and seeds, and Tukey's comparison of all pairs at 5 %.
+"""Which rows of a board differ: all pairs compared at once at 5 %, whatever the rows' spreads.
 
 Under one seed all rows share the partition, the initial encoder and the views, so a seed is a block:
 
     value[row, seed] = effect[row] + effect[seed] + error
 
-With s the standard deviation of the error on df degrees of freedom, two of R rows differ if
+The error's variance is the row's own. It is estimated from what the fit leaves of the row, and `moderation` draws the
+estimates of all rows towards a common value. Two rows differ if
 
-    |effect[i] - effect[j]| > q s sqrt(v[i, j] / 2),
+    |effect[i] - effect[j]| > c sqrt(v[i, j]),
 
-q: the upper 5 % point of the studentized range of R means (Tukey 1953); v[i, j] s^2: the variance of the difference,
-2 s^2 / n where both rows have the same n seeds (Kramer 1956 where seeds are missing). On a board whose rows are all
-equal, this calls any two of them different with a probability of 5 %.
+v[i, j]: the variance of the difference, (variance[i] + variance[j]) / n where both have the same n seeds; c: the upper
+5 % point of the largest of these ratios over all pairs, on simulated boards of equal rows whose variances are drawn
+from the fitted prior and which are fitted and moderated in the same way. Of two rows alone this is the paired t-test.
+On a board whose rows are all equal, any two are called different with a probability of at most 5 %, also where spreads
+are as unequal as those of the boards look (`error_rates`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from itertools import combinations
+from math import isfinite
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from leaderboards.moderation import SMALLEST, Array, Moderated, moderated
 
 LEVEL = 0.05
 """The probability of a false statement about a board of equal rows."""
 FEWEST_SEEDS = 3
 """A row with fewer seeds is compared with no other."""
 SIMULATED = 2000
-"""Boards of equal rows from which the critical values of the test of spreads are taken."""
+"""Boards of equal rows from which a critical value is taken; its standard error is near 2 %."""
+WEIGHTED, BACKFITTED = 3, 8
+"""How often rows are weighted anew, and of boards with missing seeds, how often rows and seeds are fitted in turn."""
 DIGITS = 9
 """Decimals of all that a fit gives: processors differ after them, and halves have to be rounded alike on a page."""
 ROUNDING = 10.0**-DIGITS
@@ -40,15 +49,14 @@ Design = tuple[tuple[int, ...], ...]
 class Fit:
     """The rows of a board, compared pair by pair.
 
-    effects: row -> its mean as the fit estimates it; with all seeds present, the row's mean. spread: s, on `df` degrees
-    of freedom. residuals: row -> what is left of each of its values. margins: row -> row -> the difference beyond which
-    the two differ; infinite for rows that no seeds connect.
+    effects: row -> its mean as the fit estimates it; with all seeds present, the row's mean. spreads: row -> the
+    standard deviation of its error, moderated with `prior_df` degrees of freedom. margins: row -> row -> the difference
+    beyond which the two differ; infinite for rows that no seeds connect.
     """
 
     effects: dict[str, float]
-    spread: float
-    df: int
-    residuals: dict[str, list[float]]
+    spreads: dict[str, float]
+    prior_df: float
     margins: dict[str, dict[str, float]]
     design: Design
 
@@ -69,30 +77,11 @@ class Fit:
         return tuple(other for other in self.effects if self.difference(other, row) < 0 and self.differ(other, row))
 
     @property
-    def smallest_margin(self) -> float:
-        """The smallest difference that tells two rows apart."""
-        return min(min(margin for other, margin in line.items() if other != row) for row, line in self.margins.items())
-
-    @cached_property
-    def uneven(self) -> tuple[str, ...]:
-        """The rows with more spread than the others, if a test at 5 % finds that spreads differ.
-
-        Two statistics are tested at half of that each: Levene's, to which many rows add, and the largest row's share in
-        the absolute residuals, which a single row moves. With three seeds the table of Levene's statistic is far off (a
-        row's residuals sum to zero), so both are compared with those of simulated boards of equal rows. Named are the
-        rows whose share is beyond its critical value, or else the row with the largest, or the rows that share it:
-        residuals of two rows may mirror each other, and then nothing tells which of them varies. Of two rows alone
-        nothing can be found.
-        """
-        if self.spread < ROUNDING or len(self.effects) == 2:
-            return ()
-        most_statistic, share_limit = _limits(self.design)
-        sizes = np.abs(np.concatenate([self.residuals[row] for row in self.effects]))[:, None]
-        statistic, share = _levene(sizes, self.design)
-        if statistic[0] <= most_statistic and share.max() <= share_limit:
-            return ()
-        lowest = min(share_limit, float(share.max()) - ROUNDING)
-        return tuple(row for row, value in zip(self.effects, share[:, 0], strict=True) if value > lowest)
+    def margin_range(self) -> tuple[float, float, float]:
+        """The smallest, the median and the largest difference that tells two rows apart which seeds connect."""
+        pairs = (self.margins[row][other] for row, other in combinations(self.effects, 2))
+        finite = [margin for margin in pairs if isfinite(margin)]
+        return min(finite), median(finite), max(finite)
 
 
 def fit(samples: Mapping[str, Mapping[int, float]]) -> Fit | None:
@@ -103,40 +92,49 @@ def fit(samples: Mapping[str, Mapping[int, float]]) -> Fit | None:
     """
     samples = {row: sample for row, sample in samples.items() if len(sample) >= FEWEST_SEEDS}
     design = tuple(tuple(sorted(sample)) for sample in samples.values())
-    solver = _solver(design) if len(samples) > 1 else None
+    solver = solved(design) if len(samples) > 1 else None
     if solver is None:
         return None
-    values = np.array([sample[seed] for sample in samples.values() for seed in sorted(sample)])
-    effects = dict(zip(samples, np.round(solver.effects @ values, DIGITS).tolist(), strict=True))
-    errors = np.round(solver.residuals @ values, DIGITS)
-    spread = round(float(np.sqrt(errors @ errors / solver.df)), DIGITS)
-    margins = np.round(solver.margins * max(spread, ROUNDING), DIGITS)
-    scaled = np.where(np.isinf(solver.margins), np.inf, margins).tolist()
-    parts = np.split(errors, np.cumsum([len(seeds) for seeds in design])[:-1])
+    values = np.array([sample[seed] for sample in samples.values() for seed in sorted(sample)])[:, None]
+    found = variances(design, values)
+    deviations = np.maximum(np.sqrt(solver.weights.T @ found.variances), ROUNDING)[:, 0]
+    critical = critical_value(design, float(found.prior_df[0]))
+    margins = np.zeros((len(samples), len(samples)))
+    margins[np.triu_indices(len(samples), 1)] = np.where(solver.connected, critical * deviations, np.inf)
+    lines = np.round(margins + margins.T, DIGITS).tolist()
     return Fit(
-        effects=effects,
-        spread=spread,
-        df=solver.df,
-        residuals={row: part.tolist() for row, part in zip(samples, parts, strict=True)},
-        margins={row: dict(zip(samples, line, strict=True)) for row, line in zip(samples, scaled, strict=True)},
+        effects=dict(zip(samples, np.round(solver.effects @ values, DIGITS)[:, 0].tolist(), strict=True)),
+        spreads=dict(zip(samples, np.round(np.sqrt(found.variances[:, 0]), DIGITS).tolist(), strict=True)),
+        prior_df=float(found.prior_df[0]),
+        margins={row: dict(zip(samples, line, strict=True)) for row, line in zip(samples, lines, strict=True)},
         design=design,
     )
 
 
-class _Solver(NamedTuple):
-    """What depends on the design alone: values -> effects and residuals; margins for s = 1."""
+class Solver(NamedTuple):
+    """What depends on the design alone, for R rows, N values and P pairs of rows.
 
-    effects: NDArray[np.float64]
-    residuals: NDArray[np.float64]
-    margins: NDArray[np.float64]
-    df: int
+    effects: (R, N), values -> effects. residuals: (N, N), values -> errors. of_row: (R, N), 1 where a value is a row's.
+    of_seed: (seeds, N), likewise. complete: whether all rows have all seeds.
+    df: (R,), degrees of freedom of each row's errors. pairs: (P, N), values -> differences. weights: (R, P), of each
+    row's variance in that of a difference. connected: (P,), whether seeds connect the two rows.
+    """
+
+    effects: Array
+    residuals: Array
+    of_row: Array
+    of_seed: Array
+    complete: bool
+    df: Array
+    pairs: Array
+    weights: Array
+    connected: np.ndarray
 
 
 @lru_cache(maxsize=128)
-def _solver(design: Design) -> _Solver | None:
+def solved(design: Design) -> Solver | None:
     """Least squares of rows and seeds. None: no degree of freedom is left for the error."""
     from scipy.sparse.csgraph import connected_components
-    from scipy.stats import studentized_range
 
     rows, seeds = len(design), sorted({seed for sample in design for seed in sample})
     at = [(row, rows + seeds.index(seed)) for row, sample in enumerate(design) for seed in sample]
@@ -144,43 +142,79 @@ def _solver(design: Design) -> _Solver | None:
     for value, columns in enumerate(at):
         model[value, columns] = 1
     count, block = connected_components(model.T @ model)  # rows that share seeds, directly or through other rows
-    df = len(at) - (rows + len(seeds) - count)
-    if df < 1:
+    if len(at) - (rows + len(seeds) - count) < 1:
         return None
     inverse = np.linalg.pinv(model)
     means = [inverse[rows:][block[rows:] == block[row]].mean(axis=0) for row in range(rows)]
     effects = inverse[:rows] + means  # a row's effect at the mean of all seeds: with no seed missing, its mean
-    covariance = effects @ effects.T
-    variances = np.add.outer(np.diag(covariance), np.diag(covariance)) - 2 * covariance
-    q = float(studentized_range.ppf(1 - LEVEL, rows, df))
-    margins = q * np.sqrt(np.maximum(variances, 0) / 2)
-    margins[np.not_equal.outer(block[:rows], block[:rows])] = np.inf
-    return _Solver(effects, np.eye(len(at)) - model @ inverse, margins, df)
+    residuals, of_row = np.eye(len(at)) - model @ inverse, model[:, :rows].T
+    first, second = np.triu_indices(rows, 1)
+    pairs = effects[first] - effects[second]
+    return Solver(
+        effects=effects,
+        residuals=residuals,
+        of_row=of_row,
+        of_seed=model[:, rows:].T,
+        complete=len(at) == rows * len(seeds),
+        df=of_row @ np.diag(residuals),
+        pairs=pairs,
+        weights=of_row @ (pairs**2).T,
+        connected=block[first] == block[second],
+    )
 
 
-@lru_cache(maxsize=128)
-def _limits(design: Design) -> tuple[float, float]:
-    """Critical values of Levene's statistic, and of the largest row's share in the absolute residuals.
+def variances(design: Design, values: Array) -> Moderated:
+    """The rows' moderated variances; values: (N, boards).
 
-    Both at half of `LEVEL`, from `SIMULATED` boards of equal rows with this one's seeds; the same at every call.
+    Seeds are fitted anew with the rows weighted by their variances, so that a row that varies much neither hides in the
+    seeds' effects nor adds to what is left of others.
     """
-    solver = _solver(design)
+    solver = solved(design)
     assert solver is not None
-    noise = np.random.default_rng(0).standard_normal((len(solver.residuals), SIMULATED))
-    statistic, share = _levene(np.abs(solver.residuals @ noise), design)
-    at = 1 - LEVEL / 2
-    return float(np.quantile(statistic, at)), float(np.quantile(share.max(axis=0), at))
+    counts, of_row, of_seed = solver.of_row.sum(axis=1)[:, None], solver.of_row, solver.of_seed
+    errors, df = solver.residuals @ values, np.broadcast_to(solver.df[:, None], (len(design), values.shape[1]))
+    for _ in range(WEIGHTED):
+        found = moderated(of_row @ errors**2 / np.maximum(df, ROUNDING), df)
+        smallest = np.maximum(found.variances, SMALLEST * np.median(found.variances, axis=0) + ROUNDING**2)
+        weights = of_row.T @ (1 / smallest)
+        shares = weights / (of_seed.T @ (of_seed @ weights))
+        for _ in range(1 if solver.complete else BACKFITTED):  # rows and seeds in turn, to what least squares gives
+            errors = errors - of_seed.T @ (of_seed @ (shares * errors))
+            errors = errors - of_row.T @ (of_row @ errors / counts)
+        df = of_row @ (1 - shares) * (counts - 1) / counts
+    return moderated(of_row @ errors**2 / np.maximum(df, ROUNDING), df)
 
 
-def _levene(sizes: NDArray[np.float64], design: Design) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Levene's W of each board, and each row's mean absolute residual over that of its board.
+def largest(design: Design, values: Array) -> tuple[Array, Array]:
+    """Of each board, the largest ratio of a difference and its deviation, and d0; values: (N, boards)."""
+    solver = solved(design)
+    assert solver is not None
+    found, pairs = variances(design, values), solver.pairs[solver.connected]
+    of_pairs = solver.weights.T[solver.connected] @ found.variances
+    return np.sqrt(((pairs @ values) ** 2 / np.maximum(of_pairs, ROUNDING**2)).max(axis=0)), found.prior_df
 
-    sizes: (values, boards), absolute residuals. The share is (rows, boards).
+
+@lru_cache(maxsize=256)
+def critical_value(design: Design, prior_df: float) -> float:
+    """The upper 5 % point of `largest` on boards of equal rows with these seeds; the same at every call.
+
+    The rows' variances are drawn from a scaled inverse chi-squared distribution with `prior_df` degrees of freedom.
     """
-    counts = np.array([len(seeds) for seeds in design])[:, None]
-    first = np.concatenate([[0], np.cumsum(counts[:-1, 0])])
-    means, mean = np.add.reduceat(sizes, first) / counts, sizes.mean(axis=0)
-    between = (counts * (means - mean) ** 2).sum(axis=0) / (len(design) - 1)
-    within = ((sizes - np.repeat(means, counts[:, 0], axis=0)) ** 2).sum(axis=0) / (len(sizes) - len(design))
-    with np.errstate(divide="ignore"):  # residuals of one size: infinitely clear
-        return between / within, means / mean
+    from scipy.stats import t
+
+    solver = solved(design)
+    assert solver is not None
+    if len(design) == 2:
+        return float(t.ppf(1 - LEVEL / 2, solver.df.sum()))
+    draw, found = np.random.default_rng(0), list[Array]()
+    for _ in range(SIMULATED // 500):
+        noise, rows = draw.standard_normal((len(solver.residuals), 500)), draw.random((len(design), 500))
+        found.append(largest(design, noise * (solver.of_row.T @ spreads_drawn(rows, prior_df)))[0])
+    return float(np.quantile(np.concatenate(found), 1 - LEVEL))
+
+
+def spreads_drawn(uniform: Array, prior_df: float) -> Array:
+    """Standard deviations at these quantiles of the prior, whose s0 is 1."""
+    from scipy.stats import chi2
+
+    return np.ones_like(uniform) if np.isinf(prior_df) else np.sqrt(prior_df / chi2.ppf(uniform, prior_df))

@@ -1,10 +1,10 @@
 """The board: a Markdown page with its figures, and a table for the terminal, all from run records alone."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import combinations, groupby
-from math import isfinite
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +188,21 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
         "further_counts": [row.cells[key].n for row in rows for key in further if key in row.cells],
         "further_seeds": _seeds_with(further, further_rows, complete),
         "gains": differences(rows, bases()),
+        "other_partition": other_partition(complete),
     }
+
+
+def other_partition(records: Sequence[Record]) -> list[str]:
+    """The rows whose images are divided otherwise than most rows' under the same seed, but for single clients."""
+    several = [record for record in records if record["federation"]["clients"] > 1]
+    by_seed: dict[int, list[tuple[str, str]]] = {}
+    for record in several:
+        by_seed.setdefault(record["seed"], []).append((record["row"], record["provenance"]["partition"]))
+    others = set[str]()
+    for rows in by_seed.values():
+        ((usual, _),) = Counter(partition for _, partition in rows).most_common(1)
+        others |= {row for row, partition in rows if partition != usual}
+    return sorted(others)
 
 
 def _seeds_with(scores: Iterable[str], rows: Iterable[Row], records: Iterable[Record]) -> dict[str, list[str]]:
@@ -209,7 +223,6 @@ def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
     if of_board is None:
         return None
     order = list(of_board.effects)
-    margins = [of_board.margins[row][other] for row, other in combinations(order, 2)]
     relations = []
     for row in (row for row in rows if row.rank is not None):
         same = [name for name in order if name not in (*row.better, *row.worse)]
@@ -217,9 +230,8 @@ def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
     return {
         "rows": len(order),
         "seeds": seeds_phrase(map(len, of_board.design)),
-        "spread": of_board.spread,
-        "margins": (of_board.smallest_margin, max(filter(isfinite, margins))),
-        "uneven": of_board.uneven,
+        "spreads": (min(of_board.spreads.values()), max(of_board.spreads.values())),
+        "margins": of_board.margin_range,
         "relations": relations,
     }
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from leaderboards.comparisons import Difference, bases, differences
+from leaderboards.comparisons import LESS, MORE, Difference, bases, differences
 from leaderboards.markdown import anchor, escape, replace_between, rewrite, table_lines
 from leaderboards.pages.board import boards
 from leaderboards.pages.columns import BELOW, BELOW_WORDS, COLUMNS, ENCODERS_WORDS, WORST_ENCODER
@@ -86,7 +86,6 @@ def _table(method: str, boards: Mapping[str, list[Row]]) -> str:
 
 
 def _phrase(difference: Difference) -> str:
-    decimals = difference.decimals
-    counts = "" if difference.margin is None else f" (counts from {difference.margin:.{decimals}f})"
-    doubt = [difference.verdict] if difference.verdict not in ("more", "less") else []
-    return "; ".join([f"{difference.points:+z.{decimals}f} to {difference.base}{counts}", *doubt, *difference.unlike])
+    interval = "" if difference.interval is None else " ({:+z.1f} to {:+z.1f})".format(*difference.interval)
+    doubt = [difference.verdict] if difference.verdict not in (MORE, LESS) else []
+    return "; ".join([f"{difference.points:+z.1f} to {difference.base}{interval}", *doubt, *difference.unlike])

@@ -90,7 +90,7 @@ def draw_headline(rows: Sequence[Row], scenario: str) -> "Figure":
 
     A dot is a seed, a tick the mean of several seeds, a bar one standard deviation to either side, the dashed line the
     untrained encoder. A band is behind the rows that no other is known to be better than; the line above the rows is as
-    long as the difference that tells two of them apart.
+    long as the difference that tells two of them apart, by the median of all pairs.
     """
     rows = [row for row in rows if HEADLINE in row.cells]
     ranked = [row for row in rows if row.row != FLOOR]
@@ -131,15 +131,15 @@ def _floor(axes: "Axes", mean: float) -> None:
 
 
 def _scale(figure: "Figure", axes: "Axes", compared: Fit | None) -> None:
-    """A line above the rows, as long as the smallest difference that tells two of them apart."""
+    """A line above the rows, as long as the difference that tells half of the pairs apart."""
     if compared is None:
         return
     from matplotlib.transforms import offset_copy
 
-    margin, right = compared.smallest_margin, axes.get_xlim()[1]
+    margin, right = compared.margin_range[1], axes.get_xlim()[1]
     above = offset_copy(axes.get_xaxis_transform(), figure, y=12, units="points")
     axes.plot([right - margin, right], [1, 1], transform=above, color=INK, linewidth=1, marker="|", clip_on=False)
-    text = f"{margin:.1f} points tell two rows apart "
+    text = f"{margin:.1f} points tell two rows apart, by the median of all pairs "
     axes.text(right - margin, 1, text, transform=above, ha="right", va="center", fontsize=8)
 
 

@@ -75,8 +75,8 @@ def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
     if of_board is None:
         return None
     margins = [[None if isinf(margin) else margin for margin in line.values()] for line in of_board.margins.values()]
-    numbers = {"effects": list(of_board.effects.values()), "margins": margins, "smallest": of_board.smallest_margin}
-    return {"rows": list(of_board.effects), **_rounded(numbers), "uneven": of_board.uneven}
+    numbers = {"effects": list(of_board.effects.values()), "margins": margins, "typical": of_board.margin_range[1]}
+    return {"rows": list(of_board.effects), **_rounded(numbers)}
 
 
 def _row(row: Row) -> dict[str, Any]:

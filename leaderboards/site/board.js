@@ -50,14 +50,10 @@ function boardPage(scenario, beside) {
   const read =
     "Mean ± spread over seeds after the last round. Rows are ordered and ranked by the linear probe; where a row lacks a " +
     "seed, by its mean as estimated for all seeds. A row of rank 2-9 may stand anywhere from second to ninth: one row " +
-    "is better than it, and as many rows are worse as there are places after the ninth, by Tukey's test of all pairs at 5 %. " +
+    "is better than it, and as many rows are worse as there are places after the ninth, by a test of all pairs at 5 %. " +
     "Rows of fewer than three seeds, controls and a single client are not ranked; untrained is the floor. ↓ is below it, or below the untrained encoder of the row's architecture where the board has one. " +
     "Bytes and client seconds are per client and round.";
-  const apart = compared && `${formatNumber(compared.smallest, 1)} points tell two rows apart. `;
-  const uneven =
-    compared && compared.uneven.length
-      ? `Spreads are uneven (by Levene's test, or by a test of the row that varies most; 5 % in all): a statement about ${compared.uneven.join(", ")} is less certain than the ranks say.`
-      : "";
+  const apart = compared && `${formatNumber(compared.typical, 1)} points tell two rows apart, by the median of all pairs.`;
   return [
     el("h1", {}, here),
     scenario && here !== scenario ? el("p", {}, `No scenario is called ${scenario}; this is ${here}.`) : null,
@@ -67,7 +63,7 @@ function boardPage(scenario, beside) {
     shown,
     el("p", { class: "quiet" }, read),
     encoders ? el("p", { class: "quiet" }, encoders) : null,
-    compared ? el("p", { class: "quiet" }, apart, uneven) : null,
+    compared ? el("p", { class: "quiet" }, apart) : null,
     left.length ? el("p", { class: "quiet" }, `Not finished, and left out: ${left.join("; ")}.`) : null,
     missing.length ? el("p", { class: "quiet" }, `Missing: ${missing.join("; ")}.`) : null,
     el("h2", {}, "Comparison"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from leaderboards.averages import full_names, mean_rank, ranks_by_scenario
-from leaderboards.comparisons import Difference, compare, differences
+from leaderboards.comparisons import LESS, MORE, NEGLIGIBLY, TOO_FEW, UNCLEAR, compare, differences
 from leaderboards.rank import HEADLINE, Cell, Row, board, fitted, gaps, metric_values
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import record, records
@@ -56,8 +56,8 @@ def test_a_rows_epsilon_is_the_largest_of_any_client_and_seed():
         assert (row.epsilon, row.covers, row.delta) == expected
 
 
-# Errors of `NOISY`: 0, -1, 1; 0, 1, -1; and 0. So s is 1, and three means differ from 5.0402 / sqrt(3) = 2.91 on
-NOISY: dict[str, list[float | None]] = {"a": [50, 50, 53], "b": [48, 50, 49], "c": [46, 47, 48]}
+# Of `NOISY` the errors are -0.7, 0, 0.7; 0.7, -0.7, 0; and 0, 0.7, -0.7: two means differ from 2.7 on
+NOISY: dict[str, list[float | None]] = {"a": [49.3, 51, 52.7], "b": [48.7, 48.3, 50], "c": [46, 47.7, 47.3]}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,6 @@ def test_a_row_knows_which_rows_are_better_and_which_are_worse_in_any_order_of_r
     rows = made(entries)
     assert rows == made(entries[::-1])
     assert [(row.better, row.worse) for row in rows] == [((), ("c",)), ((), ()), (("a",), ())]
-    assert fitted(rows).spread == pytest.approx(1)
     assert metric_values(entries[:3], HEADLINE) == NOISY["a"]
 
 
@@ -179,35 +178,33 @@ def test_a_gain_is_over_shared_seeds_and_names_other_differences():
     assert differences(made([*base, row[2]]), {"base": ["row"]}) == []
 
 
-def test_a_gain_counts_by_the_comparison_of_all_rows():
-    rows = made(records(NOISY))
-    less, unclear = differences(rows, {"a": ["b", "c", "never-run"], "missing": ["a"]})[::-1]
-    assert (less.row, less.base, less.points) == ("c", "a", pytest.approx(-4))
-    assert less.margin == pytest.approx(5.0402 / math.sqrt(3), abs=1e-4)
-    assert (less.verdict, unclear.verdict) == ("less", "no clear difference")
+def test_a_gain_counts_by_the_test_of_all_pairs_that_build_on_one_another():
+    rows = made(records({"a": [50, 51, 53], "b": [50.1, 51.2, 53], "c": [46, 47.1, 48.9], "d": [30, 51, 70]}))
+    found = {pair.row: pair for pair in differences(rows, {"a": ["b", "c", "d", "never-run"], "missing": ["a"]})}
+    assert [*found] == ["b", "d", "c"]  # largest gain first
+    assert {row: pair.verdict for row, pair in found.items()} == {"b": NEGLIGIBLY, "c": LESS, "d": UNCLEAR}
+    assert found["c"].points == pytest.approx(-4)
+    low, high = found["c"].interval
+    assert low < -4 < high < 0 < found["c"].p < 0.05
+    assert found["b"].within < 0.5 < found["d"].within
     (more,) = differences(rows, {"c": ["a"]})
-    assert (more.points, more.verdict) == (pytest.approx(4), "more")
+    assert (more.points, more.verdict) == (pytest.approx(4), MORE)
     (much,) = differences(made(records({"base": [49.0, 50.0, 51.0], "much": [52.0, 53.0]})), {"base": ["much"]})
-    assert (much.points, much.margin, much.verdict) == (3.0, None, "too few seeds")
+    assert (much.points, much.interval, much.verdict) == (3.0, None, TOO_FEW)
 
 
-def test_points_are_shown_with_the_decimals_that_tell_them_from_the_margin():
-    near = [(-2.17, 2.27, 1), (-2.17, 2.21, 2), (2.1673, 2.1731, 3), (2.16731, 2.16732, 4)]
-    for points, margin, decimals in [(0.2, 1.4, 1), (0.2, None, 1), *near]:
-        assert Difference("a", "b", points, {}, margin, ()).decimals == decimals
-
-
-def test_two_rows_are_compared_seed_by_seed_and_a_control_with_its_row_by_the_two_alone():
-    """The paired t-test: differences 1, 2 and 3, a mean of 2 with a deviation of 1, beyond 4.303 / sqrt(3) or not."""
+def test_two_rows_are_compared_seed_by_seed_and_a_control_with_its_row_too():
+    """One pair is the paired t-test: differences 1, 2 and 3, a mean of 2, and 4.303 / sqrt(3) beside it."""
     others = {"full": [41.0, 43.0, 45.0], "noise": [10.0, 90.0, 20.0]}
     rows = made([*records({"idle": [40.0, 41.0, 42.0]}, **IDLE), *records(others)])
     (difference,) = differences(rows, {"idle": ["full"]})
-    assert (difference.points, difference.verdict) == (pytest.approx(2), "no clear difference")
-    assert difference.margin == pytest.approx(4.3027 / math.sqrt(3), abs=1e-4)
+    assert (difference.points, difference.verdict) == (pytest.approx(2), UNCLEAR)
+    beside = 4.3027 / math.sqrt(3)
+    assert difference.interval == (pytest.approx(2 - beside, abs=1e-4), pytest.approx(2 + beside, abs=1e-4))
     ssd, fedavg = made(records({"ssd": [50, 53, 49], "fedavg": [48, 49, 49, 90]}))
     difference = compare(ssd, fedavg, fitted([ssd, fedavg]))
     assert difference.by_seed == {0: 2, 1: 4, 2: 0}  # the fourth seed has no partner
-    assert (difference.points, difference.verdict) == (pytest.approx(2), "no clear difference")
+    assert (difference.points, difference.verdict) == (pytest.approx(2), UNCLEAR)
 
 
 def test_only_finished_runs_of_the_scenario_count_and_seeds_without_a_score_are_no_part_of_its_mean():

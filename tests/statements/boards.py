@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 
 from leaderboards import store
-from leaderboards.comparisons import Difference, compare
+from leaderboards.comparisons import Difference, bases, compare, differences
 from leaderboards.encoders import shown
 from leaderboards.rank import Row, board, fitted
 from leaderboards.schema import Record
@@ -24,7 +24,8 @@ class Board:
         self.rows: dict[str, Row] = {row.row: row for row in board(RECORDS, scenario)}
         self.fit = fitted(self.rows.values())
         assert self.fit is not None
-        self.margin = self.fit.smallest_margin
+        self.margin = self.fit.margin_range[0]
+        self.declared = {(pair.row, pair.base): pair for pair in differences(self.rows.values(), bases())}
 
     def score(self, row: str, key: str = LINEAR) -> float:
         return self.rows[row].cells[key].mean
@@ -42,7 +43,8 @@ class Board:
                 yield record, scores[metric]
 
     def compared(self, row: str, base: str) -> Difference:
-        found = compare(self.rows[row], self.rows[base], self.fit)
+        """By the test of what a row adds, where it builds on the other; else by that of all pairs."""
+        found = self.declared.get((row, base)) or compare(self.rows[row], self.rows[base], self.fit)
         assert found is not None
         return found
 
@@ -59,6 +61,11 @@ class Board:
     def even(self, row: str, base: str) -> float:
         """Points that a row is above or below another one, which do not count."""
         return self.gain(row, base, "no clear difference")
+
+    def within(self, pairs: Iterable[tuple[str, str]]) -> str:
+        """The change that is excluded for each of these pairs: the largest of theirs."""
+        found = [self.declared[pair].within for pair in pairs]
+        return f"{max(points for points in found if points is not None):.1f}"
 
     def verdict(self, row: str, base: str) -> str:
         return self.compared(row, base).verdict

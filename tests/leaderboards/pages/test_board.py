@@ -10,8 +10,8 @@ import matplotlib
 import pytest
 from rich.console import Console
 
-from leaderboards.pages.board import markdown, scenarios, setting, spans, table, write
-from leaderboards.rank import board
+from leaderboards.pages.board import boards, markdown, scenarios, setting, spans, table, write
+from leaderboards.rank import board, fitted
 from leaderboards.schema import Record, RecordError
 from tests.leaderboards.test_schema import BOARD, record, records
 
@@ -33,15 +33,18 @@ def terminal(records: list[Record], width: int) -> str:
 def test_the_page_holds_the_board():
     page = markdown(RECORDS)
     assert page.startswith("# Leaderboards\n")
-    geometry = "0.312 ± 0.000 | -2.50 / -2.25 / 0.00"
+    geometry, margin = (
+        "0.312 ± 0.000 | -2.50 / -2.25 / 0.00",
+        fitted(board(RECORDS, "cifar10-micro")).margins["ssd"]["orchestra"],
+    )
     expected = [
         "## cifar10-micro",
         f"| 1-2 | ssd | 51.0 ± 1.7 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 3 |",
-        f"| 1-3 | orchestra | 49.0 ± 1.0 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 3 |",
-        f"| 2-3 | fedavg-byol | 47.0 ± 1.0 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 3 |",
+        f"| 1-3 | orchestra | 49.0 ± 0.9 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 3 |",
+        f"| 2-3 | fedavg-byol | 47.0 ± 0.9 | 43.5 ± 0.0 | 31.2 ± 0.0 | {geometry} | 46.8 MB | 1.24 kB | 1.6 | 3 |",
         "| – | untrained | 30.2 | 43.5 | 31.2 | 0.312 | -2.50 / -2.25 / 0.00 | – | – | – | 1 |",
-        "3 rows of 3 seeds are ranked. Two rows differ if their means are more than 2.9 points "
-        "apart; the error's standard deviation is 1.00.",
+        f"3 rows of 3 seeds are ranked. Two rows differ if their means are more than {margin:.1f} points "
+        "apart; the error's standard deviation is 0.86 to 0.86.",
         "| ssd | none | fedavg-byol | orchestra |",
         "| orchestra | none | none | ssd, fedavg-byol |",
         "| fedavg-byol | ssd | none | orchestra |",
@@ -77,19 +80,19 @@ def test_epsilon_has_a_column_where_a_row_has_spent_any():
 def test_the_page_says_what_rows_add_and_whether_that_counts():
     rows = {
         "fedavg-align_uniform": [50.0, 50.0, 53.0],
-        "ssd": [56.0, 58.0, 57.0],
+        "ssd": [56.0, 56.2, 59.1],
         "ssd-dsr": [50.25, 51.25, 52.25],
-        "ssd-pd": [46.0, 45.0, 47.0],
+        "ssd-pd": [46.0, 45.9, 49.1],
         "ssd-hard": [40.0, 41.0],
     }
     page = markdown(records(rows))
-    for row, added in {  # squared errors sum to 5.5 on 6 degrees of freedom: 4.90 sqrt(5.5 / 6 / 3) = 2.7
-        "ssd": "+6.0 | 2.7 | 3 of 3 | more",
-        "ssd-dsr": "+0.2 | 2.7 | 2 of 3 | no clear difference",
-        "ssd-pd": "-5.0 | 2.7 | 0 of 3 | less",
-        "ssd-hard": "-9.5 | – | 0 of 2 | too few seeds",
-    }.items():
-        assert f"| {row} | fedavg-align\\_uniform | {added} |  |" in page
+    lines = {line.split(" | ")[0]: line.split(" | ")[1:] for line in page.splitlines() if "align\\_uniform" in line}
+    assert {row: (line[1], line[3], line[5]) for row, line in lines.items() if row.startswith("| ssd")} == {
+        "| ssd": ("+6.1", "3 of 3", "more"),
+        "| ssd-dsr": ("+0.2", "2 of 3", "no clear difference"),
+        "| ssd-pd": ("-4.0", "0 of 3", "less"),
+        "| ssd-hard": ("-9.5", "0 of 2", "too few seeds"),
+    }
     assert "on top of" not in markdown([record("ssd", 0, 50.0), record("fedavg-byol", 0, 50.0)])
 
 
@@ -105,12 +108,23 @@ def test_the_page_and_the_terminal_say_when_the_order_is_no_ranking():
     assert "no rank" not in terminal(RECORDS, width=80) + terminal(unlabelled, width=80)
 
 
-def test_the_page_names_rows_of_more_spread_than_the_others():
+def test_the_page_says_how_far_apart_rows_are_told_and_how_much_they_vary():
     even = [record(f"row{row}", seed, 50.0 + (row + seed) % 3) for row in range(12) for seed in range(3)]
-    assert "uneven" not in markdown(even)
+    assert " where they vary more" not in markdown(even)
     wide = records({"wide": [40.0, 60.0, 44.0]})
-    (line,) = [line for line in markdown([*even, *wide]).splitlines() if "uneven" in line]
-    assert "5 % in all): wide varies more than the others" in line
+    (line,) = [line for line in markdown([*even, *wide]).splitlines() if " where they vary more" in line]
+    found = fitted(boards([*even, *wide])["cifar10-micro"])
+    low, typical, high = found.margin_range
+    assert f"more than {low:.1f} points apart, or up to {high:.1f} where" in line
+    assert f"{typical:.1f} for the median" in line
+    assert line.endswith(f"{min(found.spreads.values()):.2f} to {found.spreads['wide']:.2f}.")
+
+
+def test_rows_whose_images_are_divided_otherwise_are_named():
+    words, usual = "divided otherwise", record()["provenance"]
+    assert words not in markdown(RECORDS)
+    public = [record("fedca", seed, 40.0, provenance={**usual, "partition": "f" * 64}) for seed in range(2)]
+    assert f"{words}, because a part of them is public: fedca." in markdown([*RECORDS, *public])
 
 
 def test_accuracies_below_the_untrained_encoder_are_marked():
