@@ -36,18 +36,18 @@ def test_the_dot_plot_shows_every_seed_its_mean_and_spread_the_floor_and_what_te
     drawn = {marker: [] for marker in ("o", "|", "None")}
     for line in axes.lines:
         drawn[line.get_marker()].append((list(line.get_xdata()), list(line.get_ydata())))
-    assert drawn["o"] == [([50, 50, 53], [0] * 3), ([48, 50, 49], [1] * 3), ([46, 47, 48], [2] * 3)]
+    assert drawn["o"] == [([49.3, 51, 52.7], [0] * 3), ([48.7, 48.3, 50], [1] * 3), ([46, 47.7, 47.3], [2] * 3)]
     *means, scale = drawn["|"]
-    assert means == [([51], [0]), ([49], [1]), ([47], [2])]
-    assert scale[0][1] - scale[0][0] == pytest.approx(5.0402 / 3**0.5, abs=1e-4)
+    assert means == [([pytest.approx(51)], [0]), ([pytest.approx(49)], [1]), ([pytest.approx(47)], [2])]
+    assert scale[0][1] - scale[0][0] == pytest.approx(margin := rank.fitted(rows).margin_range[1])
     (bar, *_), floor = drawn["None"][:3], drawn["None"][3]
-    assert bar[0] == pytest.approx([51 - 3**0.5, 51 + 3**0.5])
+    assert bar[0] == pytest.approx([49.3, 52.7])
     assert floor[0] == [30.25, 30.25]
     bands = [(band.get_y(), band.get_y() + band.get_height()) for band in axes.patches]
     assert bands == [(-0.5, 0.5), (0.5, 1.5)]  # the third row is worse than the first
     assert {text.get_text().strip() for text in axes.texts} == {
-        *("1-2", "1-3", "2-3", "51.0 ± 1.7", "49.0 ± 1.0", "47.0 ± 1.0", "untrained 30.2"),
-        "2.9 points tell two rows apart",
+        *("1-2", "1-3", "2-3", "51.0 ± 1.7", "49.0 ± 0.9", "47.0 ± 0.9", "untrained 30.2"),
+        f"{margin:.1f} points tell two rows apart, by the median of all pairs",
     }
 
 
