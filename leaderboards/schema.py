@@ -172,7 +172,8 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         _object(
             **ORIGIN,
             config=_field(str, "Hash of the config."),
-            dataset=_field(str, "Hash of the decoded images and labels."),
+            dataset=_field(str, "Hash of the decoded images and labels, the same in whatever layout they are stored."),
+            in_order=_field(NotRequired[str], "Hash of the same in the order that clients are drawn from."),
             partition=_field(str, "Hash of which client has which images."),
             libraries=_field(dict[str, str], "Versions of libraries."),
             python=_field(str, "Version of Python."),

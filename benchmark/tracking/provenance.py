@@ -43,6 +43,7 @@ def provenance(config: DictConfig, data: FederatedDataModule, loop: FederatedLoo
         **origin([env["commit"] for env in environments if env["commit"] is not None], machine),
         "config": identity(config),
         "dataset": data.source.sha256,
+        "in_order": data.source.in_order,
         "partition": partition_hash(data.parts),
         **({"public": images_hash(data.public_images, data.public)} if data.public is not None else {}),
         **({"weights": hashes} if (hashes := weights_hashes(config)) else {}),
