@@ -72,7 +72,11 @@ Scores = dict[str, Metrics]  # protocol id -> metric -> value; accuracies in per
 ORIGIN = {
     "git": _field(str | None, "Commit of the code; null outside a checkout."),
     "dirty": _field(bool, "Whether files differed from that commit."),
-    "hardware": _field(str, "Processor or GPU."),
+    "hardware": _field(
+        str,
+        "GPU; or processor and threads, then its model, the instruction set that torch used, and its BLAS, which older "
+        "records do not say.",
+    ),
     "date": _field(str, "Date and time, UTC."),
 }
 FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed do not have it
