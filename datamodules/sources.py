@@ -1,8 +1,8 @@
 """Sources of images: embedded, generated, a user's own, torchvision archives; decoded once, memory-mapped.
 
 A source's arrays are stored in `<cache>/<name>-<key>/` (see `datamodules.cache`); the key changes with everything that
-would change their content. Nothing is unpickled here: torchvision checks the md5 of CIFAR's archives before it reads
-them, and `numpy.load` refuses objects.
+would change their content. Only CIFAR's archives are unpickled, whose md5 torchvision has checked; `numpy.load` refuses
+objects.
 """
 
 import hashlib
