@@ -78,7 +78,7 @@ def ordered(raw: Raw) -> Raw:
     for name in OF_IMAGES:
         known = getattr(raw, name)
         parts[name] = {split: [known[split][row] for row in order] for split, order in rows.items() if split in known}
-    changed = {name: {**getattr(raw, name), **each} for name, each in parts.items()}
+    changed: dict[str, Any] = {name: {**getattr(raw, name), **each} for name, each in parts.items()}
     return replace(raw, **{**changed, "positions": rows})
 
 

@@ -1,6 +1,6 @@
 """Machines behind records, by their text in `provenance.hardware`, and records that several commits have made."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from leaderboards.rank import Row
 from leaderboards.schema import Record
@@ -11,8 +11,7 @@ COMMITS = f"{SEVERAL} commits"
 
 
 def kinds(texts: Iterable[str]) -> list[str]:
-    """The kinds of machine, in order. A text of an older record that another text goes on from names no model of its
-    own: as far as it says, it is of that kind.
+    """The kinds of machine, in order; a text that another one begins with, of an older record, is no kind of its own.
 
     >>> kinds(["AMD EPYC, 1 threads; family 25 model 17", "AMD EPYC, 1 threads", "Intel, 1 threads"])
     ['AMD EPYC, 1 threads; family 25 model 17', 'Intel, 1 threads']
@@ -34,7 +33,7 @@ def rows_by_kind(rows: Iterable[Row]) -> dict[str, list[str]]:
     return {kind: names for kind, names in found.items() if names}
 
 
-def confounded(by_kind: dict[str, Sequence[str]]) -> bool:
+def confounded(by_kind: Mapping[str, Sequence[str]]) -> bool:
     """Whether some rows have run on one kind of machine alone and others on another: then kind and row go together."""
     return len(by_kind.keys() - {""}) > 1
 
