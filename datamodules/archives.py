@@ -1,5 +1,6 @@
 """Data sets that torchvision knows, from their archives in a folder."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from datamodules.splits import SPLITS
 ARCHIVES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion_mnist": "FashionMNIST"}
 ARCHIVES |= {"stl10": "STL10", "svhn": "SVHN"}
 """Name -> class of torchvision."""
+NAMED = ("cifar10", "cifar100")
+"""Those that give each image the name of a file, which torchvision does not read."""
 
 
 def archive(name: str, root: Path, download: bool) -> Raw:
@@ -32,7 +35,7 @@ def archive(name: str, root: Path, download: bool) -> Raw:
     from torchvision import datasets
 
     kind = getattr(datasets, ARCHIVES[name])
-    images, labels = {}, {}
+    images, labels, names = {}, {}, {}
     for split in SPLITS:
         selection: dict[str, Any] = {"split": split} if name in ("svhn", "stl10") else {"train": split == "train"}
         try:
@@ -47,4 +50,15 @@ def archive(name: str, root: Path, download: bool) -> Raw:
         array = array[:, None] if array.ndim == 3 else array
         images[split] = array.transpose(0, 3, 1, 2) if array.shape[-1] == 3 else array
         labels[split] = np.asarray(data.labels if name in ("svhn", "stl10") else data.targets)
-    return Raw(tuple(getattr(data, "classes", "0123456789")), images, labels)
+        if name in NAMED and (found := _names(root / kind.base_folder, getattr(kind, f"{split}_list"))):
+            names[split] = found
+    return Raw(tuple(getattr(data, "classes", "0123456789")), images, labels, names=names)
+
+
+def _names(folder: Path, batches: list[list[str]]) -> list[str]:
+    """The name of each image, in the order of torchvision's arrays; empty where the batches have none.
+
+    batches: files of the archive, pickles whose md5 torchvision has compared.
+    """
+    contents = [pickle.loads((folder / file).read_bytes(), encoding="latin1") for file, _ in batches]
+    return [name for content in contents for name in content.get("filenames", ())]

@@ -15,15 +15,15 @@ from datamodules.pictures import Picture, as_image
 from datamodules.raw import Raw, raw
 from datamodules.splits import SPLITS, Part, choose, is_missing, split_and_key, split_of
 
-KEYS = ("images", "labels", "clients")
-"""Arrays of a split, of which labels and clients may be missing."""
+KEYS = ("images", "labels", "clients", "names")
+"""Arrays of a split, of which only the images have to be there."""
 
 
 def of_numpy(path: Path, options: Mapping[str, Any]) -> Raw:
-    """A data set of arrays `{train,test}_{images,labels,clients}`, of which only the training images are required.
+    """A data set of arrays `{train,test}_{images,labels,clients,names}`; only the training images have to be there.
 
-    Images are uint8 or uint16, `[N, H, W]`, `[N, H, W, C]` or `[N, C, H, W]`; labels and clients are whole numbers or
-    texts `[N]`. `splits` has other words, in either order: `val_labels`, `x_train`.
+    Images are uint8 or uint16, `[N, H, W]`, `[N, H, W, C]` or `[N, C, H, W]`; the others are whole numbers or texts
+    `[N]`. `splits` has other words, in either order: `val_labels`, `x_train`.
 
     Args:
         path: an .npz file, or a folder of .npy files. options: `train` and `test`, names of splits.
@@ -45,7 +45,7 @@ def of_numpy(path: Path, options: Mapping[str, Any]) -> Raw:
         if "images" in names:
             said = [arrays[names[key]].reshape(-1).tolist() if key in names else None for key in KEYS[1:]]
             labels = None if all(map(is_missing, said[0] or ())) else said[0]
-            parts[split] = Part(arrays[names["images"]], labels, said[1])
+            parts[split] = Part(arrays[names["images"]], labels, said[1], names=said[2])
     train = options.get("train") or next((split for split in parts if split_of(split) == "train"), None)
     if train is None:
         raise DataError(f"{path} has no array train_images: {known}")
@@ -55,8 +55,8 @@ def of_numpy(path: Path, options: Mapping[str, Any]) -> Raw:
         names, part = found[given], parts[given]
         images = channels_first(part.images, f"{path}, {names['images']}")
         read[split] = part._replace(images=images)
-        for key, values in (("labels", part.labels), ("clients", part.clients)):
-            if values is not None:
+        for key in KEYS[1:]:
+            if getattr(part, key) is not None:
                 _refuse_other(arrays[names[key]], len(images), f"{path}, {names[key]}")
     alone = [name for split, names in found.items() if split not in parts for name in names.values()]
     return raw(read, str(path), notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))

@@ -1,8 +1,8 @@
 """Decoded images on disk: written whole or not at all, checked when they are opened, decoded again if damaged.
 
-A folder has `{train,test}_{images,labels}.npy` and `meta.json`: the classes, the hash of the content, and the hash of
+A folder has `{train,test}_{images,labels}.npy` and `meta.json`: the classes, the hashes of the content, and the hash of
 every block of each file. Where the data have them, there are also `{train,test}_clients.npy` and
-`{train,test}_paths.npy`, texts.
+`{train,test}_paths.npy`, texts, and `{train,test}_positions.npy`, whole numbers.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ import numpy as np
 
 from datamodules.damaged import refusal, without_damaged
 from datamodules.errors import DataError, UnreadableError
+from datamodules.order import Hashes, hashes
 from datamodules.pictures import Findings, Picture, eight_bits, picture
 from datamodules.raw import Raw
 from datamodules.splits import SPLITS
@@ -33,7 +34,7 @@ CHUNK = 64  # images a thread decodes at a time, and between two calls of `progr
 BLOCK = 1 << 20  # bytes that have a hash of their own
 CHECKED = 256  # blocks of a file that are compared at each start, evenly spread over it
 ABANDONED = 3600.0  # seconds without progress after which an unfinished folder that no process holds is removed
-ARRAYS = tuple(f"{split}_{kind}" for split in SPLITS for kind in ("images", "labels"))
+ARRAYS = ("images", "labels")
 Progress = Callable[[int, int], None]
 Fit = Callable[[np.ndarray], np.ndarray]
 
@@ -41,14 +42,14 @@ log = logging.getLogger(__name__)
 
 
 class Decoded(NamedTuple):
-    """Arrays by name, images memory-mapped; the classes; the hash of the content; the notes of the data set; `levels`.
+    """Arrays by name, images memory-mapped; the classes; the hashes of the content; the notes; `levels`.
 
     levels: the white that `data.levels` has given images of 16 bits; None: it has given none.
     """
 
     arrays: dict[str, np.ndarray]
     classes: tuple[str, ...]
-    sha256: str
+    hashes: Hashes
     notes: tuple[str, ...]
     levels: int | None
 
@@ -97,7 +98,7 @@ def _read(folder: Path) -> Decoded:
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     names = [Path(file).stem for file in meta["blocks"]]
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode=None if "labels" in name else "r") for name in names}
-    return Decoded(arrays, tuple(meta["classes"]), meta["sha256"], tuple(meta["notes"]), meta["levels"])
+    return Decoded(arrays, tuple(meta["classes"]), Hashes(*meta["hashes"]), tuple(meta["notes"]), meta["levels"])
 
 
 def damage(folder: Path, verify: bool = True) -> str | None:
@@ -150,9 +151,9 @@ def _build(
         try:
             white = _white_of(raw, levels, alive)
             for split in SPLITS:
-                for kind in ("clients", "paths"):
-                    if split in (texts := getattr(raw, kind)):
-                        np.save(folder / f"{split}_{kind}.npy", np.asarray(texts[split], dtype=str))
+                for kind, dtype in (("clients", str), ("paths", str), ("positions", np.int64)):
+                    if split in (known := getattr(raw, kind)):
+                        np.save(folder / f"{split}_{kind}.npy", np.asarray(known[split], dtype=dtype))
                 for decoded in _decode(folder, split, raw, fit, white):
                     found.include(decoded)
                     alive()
@@ -277,12 +278,9 @@ def _write_meta(folder: Path, classes: Sequence[str], notes: Sequence[str], leve
     for name, size in sizes.items():
         with (folder / name).open("rb") as stream:
             blocks[name] = [_block(stream, index) for index in range(-(-size // BLOCK))]
-    digest = hashlib.sha256()
-    for name in ARRAYS:
-        array = np.load(folder / f"{name}.npy", mmap_mode="r")
-        digest.update(repr(array.shape).encode())
-        digest.update(array.reshape(-1).data)
-    meta: dict[str, Any] = {"classes": classes, "notes": notes, "levels": levels, "sha256": digest.hexdigest()}
+    images, labels = ([np.load(folder / f"{split}_{kind}.npy", mmap_mode="r") for split in SPLITS] for kind in ARRAYS)
+    found = hashes(zip(images, labels, strict=True))
+    meta: dict[str, Any] = {"classes": classes, "notes": notes, "levels": levels, "hashes": found}
     meta |= {"bytes": sizes, "blocks": blocks}
     text = json.dumps({**meta, "checksum": _checksum(meta)})
     (folder / "meta.json").write_text(text, encoding="utf-8")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.errors import DataError, UnreadableError
-from datamodules.raw import Raw
+from datamodules.raw import OF_IMAGES, Raw
 
 OPTION = "skip_damaged"
 """The key of `data.options` that leaves out what cannot be read."""
@@ -54,7 +54,7 @@ def without_damaged(raw: Raw, alive: Callable[[], object]) -> Raw:
     note = f"{len(errors):,} of {total:,} images cannot be read and are left out (data.options.{OPTION})"
     parts: dict[str, Any] = {
         name: {split: [each[row] for row in kept[split]] for split, each in getattr(raw, name).items()}
-        for name in ("images", "clients", "paths")
+        for name in OF_IMAGES
     }
     return replace(raw, labels=labels, **parts, notes=(*raw.notes, f"{note}; the first is {errors[0].file}"))
 

@@ -59,6 +59,7 @@ def by_file(
     paths: np.ndarray | None,
     total: int,
     *,
+    order: np.ndarray | None = None,
     partial: bool = False,
     held_out: np.ndarray | None = None,
 ) -> NamedPartition:
@@ -66,14 +67,16 @@ def by_file(
 
     Args:
         file: CSV with a column `client` and either `path` (of the image within its split, or beginning with train/) or
-            `index` (its position in train); or JSON, `{client: [paths or indices]}`.
+            `index` (its position in train, as the data have it); or JSON, `{client: [paths or indices]}`.
         paths: of the training images, where they are files. total: number of training images.
+        order: `[total]`, of each image its position as the data have it; None: the same.
         partial: whether images may have no client; they are then not trained on.
         held_out: paths of images that were held out as test, which the file may name too; None: none were.
 
     Raises PartitionError: an image twice, one that does not exist, one without a client.
     """
     positions = None if paths is None else {path: position for position, path in enumerate(paths.tolist())}
+    rows = {position: row for row, position in enumerate(range(total) if order is None else order.tolist())}
     clients: dict[int, str] = {}
     tested = frozenset(() if held_out is None else held_out.tolist())
     for where, image, client in _entries(file):
@@ -84,7 +87,7 @@ def by_file(
                 f"{where}: {image} is an index, and a fifth of the images was held out as test: "
                 "give paths, or test images of your own"
             )
-        position = _position(image, positions, total, where)
+        position = _position(image, positions, rows, where)
         if position in clients:
             raise PartitionError(f"{where}: image {image} is listed twice: give it one client")
         clients[position] = client
@@ -142,16 +145,16 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _position(image: str | int, positions: Mapping[str, int] | None, total: int, where: str) -> int:
-    """The position of an image in train, named by its path or by that position."""
+def _position(image: str | int, positions: Mapping[str, int] | None, rows: Mapping[int, int], where: str) -> int:
+    """The position of an image in train, named by its path or by its position as the data have it, a key of rows."""
     if isinstance(image, int) or image.isdecimal():
-        if len(str(image)) > 18 or not 0 <= int(image) < total:
-            raise PartitionError(f"{where}: index {str(image)[:20]}: there are training images 0 to {total - 1}")
-        return int(image)
+        if len(str(image)) > 18 or int(image) not in rows:
+            raise PartitionError(f"{where}: index {str(image)[:20]}: there are training images 0 to {max(rows)}")
+        return rows[int(image)]
     path = tables.inside(image, where)
     if positions is None:
         raise PartitionError(
-            f"{where}: {image!r} is a path, and the data have no files: give indices, 0 to {total - 1}"
+            f"{where}: {image!r} is a path, and the data have no files: give indices, 0 to {max(rows)}"
         )
     split, _, rest = path.partition("/")
     position = positions.get(path, positions.get(rest) if split_of(split) == "train" else None)
@@ -172,7 +175,8 @@ def by_function(
 
     Args:
         function: called with labels `[N]` int64 and, by keyword, with `arguments` and those of `offered` that it has.
-        offered: `seed`, `num_clients`, `clients` and `paths` (`[N]` texts, or None).
+        offered: `seed`, `num_clients`, `clients` and `paths` (`[N]` texts, or None), and `positions` (`[N]` int64, of
+            each image as the data have it).
         allow_empty: whether a client may have no image.
 
     Raises PartitionError: an index twice or out of range, an empty client, something else than indices.

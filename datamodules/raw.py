@@ -10,6 +10,8 @@ from datamodules.errors import DataError
 from datamodules.pictures import Picture
 from datamodules.splits import Part
 
+OF_IMAGES = ("images", "clients", "paths", "positions")
+"""Fields of `Raw` with a value for each image of a split, beside the labels."""
 HELD_OUT = "a fifth of the images, drawn with seed 0, is the test set: the data have none"
 
 
@@ -17,8 +19,9 @@ HELD_OUT = "a fifth of the images, drawn with seed 0, is the test set: the data 
 class Raw:
     """A data set before decoding: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8 or uint16, or more.
 
-    clients, paths: of each image, by split, where the data have them: the name of its client, and its file's path
-    within the split. notes: see `sources.Source`.
+    clients, paths, names: of each image, by split, where the data have them: the name of its client, its file's path
+    within the split, and the name that something else than a file gives it. positions: of each image in the order that
+    its source has, where that is another one, see `order`. notes: see `sources.Source`.
     """
 
     classes: tuple[str, ...]
@@ -27,6 +30,8 @@ class Raw:
     read: Callable[[Any], np.ndarray | Picture] = np.asarray
     clients: Mapping[str, Sequence[str]] = field(default_factory=dict)
     paths: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    positions: Mapping[str, Sequence[int]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -72,7 +77,8 @@ def raw(
         read,
         {split: list(map(str, part.clients)) for split, part in parts.items() if part.clients},
         {split: part.paths for split, part in parts.items() if part.paths is not None},
-        tuple(notes),
+        {split: part.names for split, part in parts.items() if part.names is not None},
+        notes=tuple(notes),
     )
 
 
@@ -123,7 +129,7 @@ def with_test(read: Callable[[], Raw], hold_out: bool) -> Raw:
         )
     rows = {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}
     parts: dict[str, Any] = {"labels": {split: labels[kept] for split, kept in rows.items()}}
-    for name in ("images", "clients", "paths"):
+    for name in OF_IMAGES:
         train = getattr(made, name).get("train")
         parts[name] = {} if train is None else {split: [train[row] for row in kept] for split, kept in rows.items()}
     return replace(made, **parts, notes=(*made.notes, HELD_OUT))

@@ -1,14 +1,14 @@
 """Sources of images: embedded, generated, a user's own, torchvision archives; decoded once, memory-mapped.
 
 A source's arrays are stored in `<cache>/<name>-<key>/` (see `datamodules.cache`); the key changes with everything that
-would change their content. Nothing is unpickled here: torchvision checks the md5 of CIFAR's archives before it reads
-them, and `numpy.load` refuses objects.
+would change their content. Only CIFAR's archives are unpickled, whose md5 torchvision has checked; `numpy.load` refuses
+objects.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from datamodules.damaged import OPTION as SKIP
 from datamodules.embedded import EMBEDDED, SYNTHETIC
 from datamodules.errors import DataError, first
 from datamodules.listing import stamps
+from datamodules.order import ordered
 from datamodules.partition import of_every_class
 from datamodules.pictures import checked_levels
 from datamodules.raw import HELD_OUT as HELD_OUT
@@ -32,7 +33,7 @@ from datamodules.splits import OPTIONS, SPLITS, is_training_images, split_names
 from datamodules.tables import TABLE_OPTIONS, in_table
 from datamodules.torch_dataset import of_dataset
 
-FORMAT = 5  # included in every key; increase it when the same request produces other content, or another layout
+FORMAT = 6  # included in every key; increase it when the same request produces other content, or another layout
 KNOWN_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "huggingface": (*COLUMNS, *OPTIONS),
     "folder": (*folders.FOLDER_OPTIONS, SKIP),
@@ -56,22 +57,24 @@ class Split:
     """`images: [N, C, H, W]` uint8, memory-mapped, and `labels: [N]` int64, positions in the source's `classes`.
 
     clients, paths: `[N]` texts where the data have them: the name of an image's client, its file's path in the split.
+    positions: `[N]` int64, of each image in the order that its source has; None: it is the same.
     """
 
     images: np.ndarray
     labels: np.ndarray
     clients: np.ndarray | None = None
     paths: np.ndarray | None = None
+    positions: np.ndarray | None = None
 
     def __getitem__(self, rows: np.ndarray) -> "Split":
         """Some of the images, copied."""
-        clients, paths = (None if texts is None else texts[rows] for texts in (self.clients, self.paths))
-        return Split(self.images[rows], self.labels[rows], clients, paths)
+        further = (self.clients, self.paths, self.positions)
+        return Split(self.images[rows], self.labels[rows], *(None if each is None else each[rows] for each in further))
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set; `sha256` is of the shapes and bytes of images and labels, train before test.
+    """A data set; `sha256` and `in_order` are hashes of its images and labels, see `datamodules.order`.
 
     notes: what a reader of its scores has to know, a line each. probe: labelled images for the protocols, where these
     are not its own. whole, rows: of a limited data set, the whole one and the positions in its train. own: whether a
@@ -86,6 +89,7 @@ class Source:
     classes: tuple[str, ...]
     sha256: str
     notes: tuple[str, ...] = ()
+    in_order: str = ""
     probe: "Source | None" = None
     whole: "Source | None" = None
     rows: np.ndarray | None = None
@@ -123,12 +127,13 @@ def load(
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
     levels: int | str | None = None,
+    order: str = "canonical",
 ) -> Source:
     """Open a data set, decoding it into the cache the first time.
 
     Args:
         name: of `EMBEDDED`, or what is there first of `root/<name>/` (image files as in `datamodules.folders`,
-            LEAF's JSON files, `{train,test}_{images,labels,clients}.npy`, or a Hugging Face data set saved to disk),
+            LEAF's JSON files, the arrays of `arrays.of_numpy`, or a Hugging Face data set saved to disk),
             `root/<name>.csv`, `root/<name>.npz`, and the torchvision archive of that name.
         root: the folder of these; cache: of decoded arrays. download: let torchvision download a missing archive.
         image_size, resize, channels: see `sizes.fitting`; `synthetic` has 8 pixels, image files have 3 channels.
@@ -137,7 +142,8 @@ def load(
             ones in probe/ are scored instead. Test is empty where it is not.
         dataset: target and options of `torch_dataset.of_dataset`, in place of what `name` says.
         options: of `synthetic` those of SYNTHETIC, of others KNOWN_OPTIONS.
-        verify, progress, levels: see `cache.opened`.
+        verify, progress, levels: see `cache.opened`. order: `canonical`, see `datamodules.order`, or
+            `source`, as the source has them.
 
     Raises DataError: missing or unusable data, or an impossible request.
     """
@@ -151,21 +157,22 @@ def load(
     reader = _reader(folder, dict(options or {}), dataset, download, image_size, of_folders)
     probe_folder = folders.probe_of(folder) if reader.kind == "folder" else None
     holds_out = probe_folder is None if hold_out is None else hold_out
-    request |= {**reader.request, **({} if holds_out else {"hold_out": False})}
+    sorts = order == "canonical" and reader.kind != "embedded"
+    request |= {**reader.request, **({} if holds_out else {"hold_out": False}), **({"sorted": True} if sorts else {})}
     key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:16]
-    read = partial(with_test, reader.read, holds_out)
+    read = partial(with_test, (lambda: ordered(reader.read())) if sorts else reader.read, holds_out)
     skip = bool(request.get(SKIP))
     stored = opened(Path(cache) / f"{name}-{key}", read, fit=fit, levels=levels, skip_damaged=skip, **how)
     probe = None
     if probe_folder is not None:
         kept = {key: value for key, value in (options or {}).items() if key in ("classes", SKIP)}
-        probe = _probe(probe_folder, cache=cache, options=kept, levels=stored.levels, **how, **size)
+        probe = _probe(probe_folder, cache=cache, options=kept, levels=stored.levels, order=order, **how, **size)
     return _source(name, reader, stored, probe)
 
 
 def _source(name: str, reader: "_Reader", stored: Decoded, probe: Source | None) -> Source:
     """The data set of decoded arrays."""
-    kinds = ("images", "labels", "clients", "paths")
+    kinds = [field.name for field in fields(Split)]
     train, test = (
         Split(**{kind: stored.arrays[key] for kind in kinds if (key := f"{split}_{kind}") in stored.arrays})
         for split in SPLITS
@@ -176,8 +183,9 @@ def _source(name: str, reader: "_Reader", stored: Decoded, probe: Source | None)
         train,
         test,
         stored.classes,
-        stored.sha256,
+        stored.hashes.sha256,
         notes,
+        stored.hashes.in_order,
         probe,
         own=reader.kind not in ("embedded", "torchvision"),
         levels=stored.levels,

@@ -22,6 +22,7 @@ WORDS = {
     **dict.fromkeys(("images", "image", "imgs", "x", "data"), "images"),
     **dict.fromkeys(("labels", "label", "y", "targets", "target"), "labels"),
     **dict.fromkeys(("clients", "client", "users", "user", "writers", "writer"), "clients"),
+    **dict.fromkeys(("names", "name", "filenames", "filename"), "names"),
 }
 """Word in the name of an array -> what it holds."""
 _SPLIT_OF = {name: split for split, names in NAMES.items() for name in names}
@@ -72,7 +73,7 @@ def split_names(given: Any) -> dict[str, Any]:
 
 
 def split_and_key(name: str) -> tuple[str | None, str | None]:
-    """The split and the key, images, labels or clients, that an array's name says: `train_images`, `X_test`."""
+    """The split and the key, images, labels, clients or names, that an array's name says: `train_images`, `X_test`."""
     for before, _, after in (name.partition("_"), name.rpartition("_")):
         for split, word in ((before, after), (after, before)):
             if split_of(split) and (key := WORDS.get(word.casefold())):
@@ -87,7 +88,7 @@ def is_training_images(name: str) -> bool:
 
 
 class Part(NamedTuple):
-    """Images of a split that are not read yet, and the label, client and path of each, where the split has them.
+    """Images of a split that are not read yet, and the label, client, path and name of each, where the split has them.
 
     Of files, which have paths within the split, None is no label; of others what `is_missing` says.
     """
@@ -96,6 +97,7 @@ class Part(NamedTuple):
     labels: Sequence[Any] | None = None
     clients: Sequence[Any] | None = None
     paths: Sequence[str] | None = None
+    names: Sequence[str] | None = None
 
     @property
     def unlabelled(self) -> list[int]:

@@ -108,7 +108,7 @@ def runs(records: Iterable[Record], scenario: str) -> dict[str, list[Record]]:
             rows.setdefault(record["row"], []).append(record)
     for group in rows.values():
         for record in group[1:]:
-            if unlike := unlike_settings(_shared_settings(group[0]), _shared_settings(record)):
+            if unlike := unlike_settings(_shared_settings(group[0]), _shared_settings(record, like=group[0])):
                 values = "; ".join(f"{key} is {_short(first)} and {_short(other)}" for key, first, other in unlike[:4])
                 raise RecordError(
                     f"{run_name(group[0])} and {run_name(record)} are not one setting of a row ({values}): "
@@ -122,10 +122,16 @@ def _short(value: object) -> str:
     return f"{value}"[:12] if re.fullmatch("[0-9a-f]{64}", str(value)) else str(value)
 
 
-def _shared_settings(record: Record) -> dict[str, object]:
-    """What has to be the same for all seeds of a row."""
+def _shared_settings(record: Record, like: Record | None = None) -> dict[str, object]:
+    """What has to be the same for all seeds of a row. like: another of them, whose hash of the same images is given."""
     identity = {"method": record["method"], "objective": record["objective"], "rounds": record["rounds"]["planned"]}
-    return {**identity, "dataset": record["provenance"]["dataset"], **record["settings"]}
+    named = record if like is None or _images(record).isdisjoint(_images(like)) else like
+    return {**identity, "dataset": named["provenance"]["dataset"], **record["settings"]}
+
+
+def _images(record: Record) -> set[str]:
+    """The hashes of a record's images: older ones have that of their order alone, as `dataset`."""
+    return {record["provenance"][key] for key in ("dataset", "in_order") if key in record["provenance"]}
 
 
 def unlike_settings(first: Mapping[str, object], other: Mapping[str, object]) -> list[tuple[str, object, object]]:

@@ -72,7 +72,11 @@ Scores = dict[str, Metrics]  # protocol id -> metric -> value; accuracies in per
 ORIGIN = {
     "git": _field(str | None, "Commit of the code; null outside a checkout."),
     "dirty": _field(bool, "Whether files differed from that commit."),
-    "hardware": _field(str, "Processor or GPU."),
+    "hardware": _field(
+        str,
+        "GPU; or processor and threads, then its model, the instruction set that torch used, and its BLAS, which older "
+        "records do not say.",
+    ),
     "date": _field(str, "Date and time, UTC."),
 }
 FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed do not have it
@@ -172,7 +176,8 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         _object(
             **ORIGIN,
             config=_field(str, "Hash of the config."),
-            dataset=_field(str, "Hash of the decoded images and labels."),
+            dataset=_field(str, "Hash of the decoded images and labels, the same in whatever layout they are stored."),
+            in_order=_field(NotRequired[str], "Hash of the same in the order that clients are drawn from."),
             partition=_field(str, "Hash of which client has which images."),
             libraries=_field(dict[str, str], "Versions of libraries."),
             python=_field(str, "Version of Python."),

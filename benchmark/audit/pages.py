@@ -1,4 +1,4 @@
-"""What follows from the shipped methods, objectives and protocols, written into pages and data: `make pages`.
+"""What follows from the shipped methods, objectives and data sets, written into pages and data: `make pages`.
 
 A method's and an objective's facts are its class's and those of its config's head (`files.facts`). Lists of them are
 written anew; golden numbers and lines of the privacy sheet are measured where they are missing, and left as they are
@@ -19,21 +19,26 @@ from benchmark.configuration.instantiate import locate
 from benchmark.configuration.suites import rows_of
 from benchmark.runtime import enable_garbage_collection
 from benchmark.tracking.progress import Display
+from datamodules.order import SHIPPED
 from leaderboards import generate, store
 from leaderboards.markdown import replace_between
 from leaderboards.pages import privacy
 from leaderboards.schema import RecordError
 
 COMMAND = "make pages"
+REFERENCE = "docs/reference"
 HEADINGS = "| name | loss of a batch | networks that travel | stays with the client | further inputs and state |"
 
 
 def pages() -> dict[Path, str]:
     """File -> what it has to hold. Raises RecordError: a page or the place of a list in it is missing."""
-    readme, objectives = Path("README.md"), Path("docs/reference/objectives.md")
+    readme, objectives, data = (
+        Path(name) for name in ("README.md", f"{REFERENCE}/objectives.md", f"{REFERENCE}/data.md")
+    )
     return {
         readme: _readme(readme.read_text(encoding="utf-8")),
         objectives: replace_between(objectives.read_text(encoding="utf-8"), "objectives", _objectives()),
+        data: replace_between(data.read_text(encoding="utf-8"), "hashes", _hashes()),
         Path("leaderboards/methods.json"): methods(),
     }
 
@@ -117,6 +122,12 @@ def _objectives() -> str:
         cells = [f"`{name}`", loss, ", ".join(travels), keeps, further]
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def _hashes() -> str:
+    """The table of the shipped data sets."""
+    lines = ["| data set | hash |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{name}` | `{sha256}` |" for name, (sha256, _) in SHIPPED.items())])
 
 
 def main(words: Sequence[str]) -> int:

@@ -200,6 +200,13 @@ def load(file: Path) -> DictConfig:
     return config
 
 
+def as_begun(config: DictConfig, file: Path) -> DictConfig:
+    """A run's config with the images of the run that began with an older file: `older` of keys that no hash has."""
+    known = mapping(file).get("data", {})
+    lacks = [key for name, key in KEYS.items() if key.part == IMAGES and name.rpartition(".")[2] not in known]
+    return merge(config, [f"{key.name}={str(key.older).lower()}" for key in lacks])
+
+
 def _older() -> dict[str, Any]:
     """What runs ran with whose files lack a key, where that is not its default now."""
     content: dict[str, Any] = {}

@@ -43,6 +43,8 @@ class DataConfig:
     hold_out: bool = key(False, part=IMAGES, older=True)
     """Hold a fifth of unlabelled images out as test though labelled ones, of probe/ or `probe`, are scored; false: all
     train. Without such a fifth is always held out where there is no test."""
+    order: str = key("canonical", choices=("canonical", "source"), part=IMAGES, older="source")
+    """canonical: images by class and name, without names by class and pixels | source: as the files have them."""
     options: dict[str, Any] = key({})
     """Further arguments of a source, e.g. examples and classes of `synthetic`, or those of `class`."""
 
@@ -210,8 +212,7 @@ class ViewsKeys:
     """The augmentation of training, with the fields of `datamodules.recipe.Recipe`."""
 
     class_: str | None = key(None)
-    """Import path of a function of views and a generator, a stage of your own after the others, see
-    docs/how-to/recipes.md."""
+    """Import path of a function of views and a generator, a last stage of your own, see docs/how-to/recipes.md."""
     options: dict[str, Any] = key({})
     """Arguments of `views.class`."""
 

@@ -61,6 +61,7 @@ def _opened(config: DictConfig, progress: Callable[[int, int], None] | None) -> 
         progress=progress,
         options=options,
         levels=data.levels,
+        order=data.order,
     )
     if data.probe is not None:
         channels = f"data.channels={images.train.images.shape[1]}"

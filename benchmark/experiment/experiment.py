@@ -9,7 +9,7 @@ from pathlib import Path
 from lightning.fabric import Fabric
 from omegaconf import DictConfig
 
-from benchmark.configuration.compose import load, merge, save
+from benchmark.configuration.compose import as_begun, load, merge, save
 from benchmark.configuration.identity import differences, folder, identity, title
 from benchmark.configuration.partitions import is_natural
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks, rank_zero_first
@@ -73,6 +73,8 @@ class Experiment:
     def execute(self) -> schema.Record:
         """Trains the remaining rounds, evaluates, and writes and returns the record; a finished run is only read."""
         self.refuse_changed_config()
+        if (file := self.folder / "config.yaml").exists():
+            self.config = as_begun(self.config, file)
         if (self.folder / "result.json").exists():
             return self._read_finished()
         with self.open() as run:
@@ -164,7 +166,11 @@ class Experiment:
                 raise
             self.display.print(f"{self.name}: whether its images have changed cannot be checked: {message(error)}")
             return None
-        changed = images.sha256 != result["provenance"]["dataset"]
+        changed = result["provenance"]["dataset"] not in (
+            images.sha256,
+            images.in_order,
+        )  # older records have the latter
+        changed |= result["provenance"].get("in_order", images.in_order) != images.in_order
         if not changed and is_natural(self.config.partition):  # files may have moved
             held, _ = data.partition_data(self.config, images, with_public=False)
             changed = partition_hash(held.parts) != result["provenance"]["partition"]
@@ -172,7 +178,7 @@ class Experiment:
             _, shared = data.partition_data(self.config, images, with_public=True)
             changed = shared is None or images_hash(shared.images, shared.held) != public
         scored = {made.get("dataset") for id, made in result["evaluated"].items() if not transfer_targets([id])}
-        if images.probe is not None and scored - {None, images.probe.sha256}:
+        if images.probe is not None and scored - {None, images.probe.sha256, images.probe.in_order}:
             self.display.print(f"{self.name}: was scored on other labelled images than today's: evaluate it again")
         if changed:
             raise ConfigError(
@@ -213,7 +219,7 @@ class Experiment:
         rank_zero_first(fabric, partial(fetch_weights, config))
         method = factory.method(config, images)
         other = cache(partial(data.load_matching, config, images))
-        public = rank_zero_first(fabric, partial(other, name)).sha256 if (name := data.other_public(config)) else None
+        public = rank_zero_first(fabric, partial(other, name)).in_order if (name := data.other_public(config)) else None
         module = factory.data(config, images, method, other)
         clients = data.clients(config, method, module.parts, module.parts.names)
         for architecture in method.architectures.values():
@@ -224,7 +230,7 @@ class Experiment:
         external = external_classes(config)
         # names of folders decide a natural partition, and the images' hash does not cover them
         natural = [partition_hash(module.parts)[:16]] if is_natural(config.partition) else []
-        hashes = [images.sha256[:16], *natural, *([public[:16]] if public and method.uses_public_images else [])]
+        hashes = [images.in_order[:16], *natural, *([public[:16]] if public and method.uses_public_images else [])]
         self._refuse_other_data(fabric, hashes)
         loop = build_loop(
             config,

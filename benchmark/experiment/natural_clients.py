@@ -56,7 +56,9 @@ def _named(
     name = section.get("name")
     train, total = whole.train, len(whole.train.labels)
     if section.get("class"):
-        offered = {"seed": seed, "num_clients": count, "clients": train.clients, "paths": train.paths}
+        positions = np.arange(total) if train.positions is None else train.positions
+        of_images = {"clients": train.clients, "paths": train.paths, "positions": positions}
+        offered = {"seed": seed, "num_clients": count, **of_images}
         arguments = {key: value for key, value in section.items() if key not in ("class", "name")}
         split = locate(section, "partition")
         return natural.by_function(split, arguments, train.labels, offered, allow_empty=allow_empty)
@@ -71,7 +73,7 @@ def _named(
         raise ConfigError(f"{path} has changed since this run began: restore it, or start a run of its own")
     held_out = whole.test.paths if HELD_OUT in whole.notes else None
     file, partial = expanded(path, "partition.path"), section.get("partial", False)
-    return natural.by_file(file, train.paths, total, partial=partial, held_out=held_out)
+    return natural.by_file(file, train.paths, total, order=train.positions, partial=partial, held_out=held_out)
 
 
 def _public(images: Source, rows: np.ndarray | None) -> np.ndarray | None:

@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import linecache
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -23,6 +24,7 @@ from benchmark.configuration.partitions import encoder_sections, sha256, weights
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.checkout import PACKAGES, ROOT
 from datamodules.federated import FederatedDataModule
+from leaderboards.machines import SEVERAL, kinds
 from methods.networks.libraries import hub_file, torchvision_weights
 
 LIBRARIES = ("lightning", "numpy", "omegaconf", "scikit-learn", "torch", "torchmetrics", "torchvision", "wandb")
@@ -43,6 +45,7 @@ def provenance(config: DictConfig, data: FederatedDataModule, loop: FederatedLoo
         **origin([env["commit"] for env in environments if env["commit"] is not None], machine),
         "config": identity(config),
         "dataset": data.source.sha256,
+        "in_order": data.source.in_order,
         "partition": partition_hash(data.parts),
         **({"public": images_hash(data.public_images, data.public)} if data.public is not None else {}),
         **({"weights": hashes} if (hashes := weights_hashes(config)) else {}),
@@ -68,8 +71,8 @@ def numerical_deviations(environments: Sequence[Mapping[str, Any]]) -> list[str]
     lines = list(dict.fromkeys(line for env in environments for line in env["numerical_deviations"]))
     for key, what in {"commit": "commits", "hardware": "kinds of device", "ranks": "numbers of ranks"}.items():
         values = dict.fromkeys(str(env[key]) for env in environments if env[key] is not None)
-        if len(values) > 1:
-            lines.append(f"rounds were played by several {what}: {', '.join(values)}")
+        if len(apart := kinds(values) if key == "hardware" else list(values)) > 1:
+            lines.append(f"{SEVERAL} {what}: {', '.join(apart)}")
     return lines
 
 
@@ -137,16 +140,35 @@ def _cell(target: Any) -> str:
 
 
 def hardware(device: torch.device) -> str:
-    """The accelerator, or the processor and the threads of each rank."""
+    """The accelerator; or the processor's name, the threads of each rank, and `arithmetic`."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{processor()}, {torch.get_num_threads()} threads"
+    return f"{processor()}, {torch.get_num_threads()} threads; {arithmetic()}"
+
+
+def processor() -> str:
+    """The processor's name, as the system reports it."""
+    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
 @cache
-def processor() -> str:
-    """The processor's name, as the system reports it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+def arithmetic() -> str:
+    """What the last bits depend on, of which a name such as AMD EPYC says nothing: `family 25 model 17 stepping 1,
+    AVX512, MKL 2024.2`, the processor's model, the widest instruction set that torch uses, and its BLAS.
+    """
+    info, built = _cpuinfo(), torch.__config__.show()
+    numbers = {"family": info.get("cpu family"), "model": info.get("model"), "stepping": info.get("stepping")}
+    model = " ".join(f"{word} {number}" for word, number in numbers.items() if number)
+    mkl = re.search(r"Math Kernel Library Version ([\d.]+)", built)
+    blas = re.search(r"BLAS_INFO=(\w+)", built)
+    library = f"MKL {mkl[1]}" if mkl else f"BLAS {blas[1]}" if blas else "BLAS unknown"
+    return ", ".join(filter(None, (model, torch.backends.cpu.get_cpu_capability(), library)))
+
+
+@cache
+def _cpuinfo() -> dict[str, str]:
+    """What Linux says of the first processor; empty on another system."""
+    file = Path("/proc/cpuinfo")
+    text = file.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0] if file.exists() else ""
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}

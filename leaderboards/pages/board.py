@@ -14,6 +14,7 @@ from rich.text import Text
 
 from leaderboards.averages import full_names, ranks_by_scenario
 from leaderboards.comparisons import COMPARISONS, bases, differences
+from leaderboards.machines import by_several_commits, confounded, rows_by_kind
 from leaderboards.markdown import render, seeds_phrase
 from leaderboards.pages import plots, reproduction, trade_offs
 from leaderboards.pages.columns import (
@@ -183,6 +184,8 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
         "compared": _compared(rows),
         "complete": complete,
         "left_out": left_out(here, scenario),
+        "machines": machines(rows),
+        "several": by_several_commits(complete),
         "missing": gaps(rows),
         "further": further and other_protocols_lines(further_rows, further),
         "further_counts": [row.cells[key].n for row in rows for key in further if key in row.cells],
@@ -203,6 +206,20 @@ def other_partition(records: Sequence[Record]) -> list[str]:
         ((usual, _),) = Counter(partition for _, partition in rows).most_common(1)
         others |= {row for row, partition in rows if partition != usual}
     return sorted(others)
+
+
+def machines(rows: Sequence[Row]) -> str:
+    """Which rows have run on which kinds of machine, in two sentences; empty where there is one kind."""
+    by_kind, order = rows_by_kind(rows), [row.row for row in rows]
+    parts = [f"{f'{kind} alone' if kind else 'several'}: {spans(names, order)}" for kind, names in by_kind.items()]
+    if not parts:
+        return ""
+    warning = (
+        "Kind and row are confounded: rows of unlike kinds may differ by the machine, for which no rank accounts."
+        if confounded(by_kind)
+        else "Kind and row are not confounded: no two rows are of unlike kinds alone."
+    )
+    return f"Kinds of machine. {'; '.join(parts)}. {warning}"
 
 
 def _seeds_with(scores: Iterable[str], rows: Iterable[Row], records: Iterable[Record]) -> dict[str, list[str]]:
@@ -236,7 +253,7 @@ def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
     }
 
 
-def spans(names: Iterable[str], order: Sequence[str], itself: str) -> str:
+def spans(names: Iterable[str], order: Sequence[str], itself: str = "") -> str:
     """Rows in words, neighbours on the board as `a to c (3)`, without the row that they are set beside; else "none"."""
     places = sorted(map(order.index, names))
     runs = [[place for _, place in run] for _, run in groupby(enumerate(places), lambda pair: pair[1] - pair[0])]

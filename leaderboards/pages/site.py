@@ -52,6 +52,7 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
                 "rows": [_row(row) for row in rows],
                 "missing": gaps(rows),
                 "encoders": of_encoders(rows),
+                "machines": board.machines(rows),
                 "left": board.left_out(records, scenario),
                 "compared": _compared(rows),
             }

@@ -16,7 +16,7 @@ def test_an_archive_and_a_folder_of_files_are_the_same_data(tmp_path):
     (tmp_path / "folder").mkdir()
     for key, value in content.items():
         np.save(tmp_path / "folder" / f"{key}.npy", value)
-    one, other = load(tmp_path), load(tmp_path, "folder")
+    one, other = load(tmp_path, order="source"), load(tmp_path, "folder", order="source")
     assert one.sha256 == other.sha256
     assert one.classes == ("0", "1", "2")
     assert np.array_equal(one.train.images, FIRST[:8])

@@ -170,7 +170,7 @@ class TestColumns:
         features = {"img": ImageFeature(), "kind": ClassLabel(names=NAMES), "writer": Value("string")}
         whole = save(tmp_path, content, features, "whole")
         DatasetDict(train=whole.select(range(6)), test=whole.select(range(6, 9))).save_to_disk(str(tmp_path / "mine"))
-        mine = load(tmp_path, options={"client": "writer"})
+        mine = load(tmp_path, options={"client": "writer"}, order="source")
         assert mine.classes == tuple(NAMES)
         assert np.array_equal(mine.train.images, [np.full((1, 4, 4), k) for k in range(6)])
         assert mine.test.labels.tolist() == [0, 1, 2]

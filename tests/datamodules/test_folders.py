@@ -20,7 +20,7 @@ class TestLayouts:
         mine = load(tmp_path)
         assert mine.classes == ("cat", "dog")
         assert counts(mine.train.clients) == counts(mine.test.clients) == {"anna": 10, "bert": 10}
-        assert mine.train.labels.tolist() == ([0] * 5 + [1] * 5) * 2
+        assert mine.train.labels.tolist() == [0] * 10 + [1] * 10
         assert mine.train.paths[0] == "anna/cat/0.png"
         assert mine.notes == ()
 
@@ -130,8 +130,8 @@ class TestTable:
         text = "\n".join(["path,label,client,split", *rows])
         self.write(tmp_path, text)
         mine = load(tmp_path)
-        assert (mine.classes, mine.test.labels.tolist()) == (("cat", "dog"), [1, 0])
-        assert mine.train.clients.tolist() == ["c0", "c1", "c2", "c0"]
+        assert (mine.classes, mine.test.labels.tolist()) == (("cat", "dog"), [0, 1])
+        assert mine.train.clients.tolist() == ["c1", "c0", "c0", "c2"]
         (tmp_path / "mine.csv").write_text(text.replace("0.png,dog", "0.png,cat"))
         assert load(tmp_path).sha256 != mine.sha256
         (tmp_path / "mine.csv").write_text("path\n" + "\n".join(f"{k}.png" for k in range(6)))

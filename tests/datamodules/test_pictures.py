@@ -132,7 +132,7 @@ class TestDepth:
         order = [int(path[0]) for path in train] + [k for k in range(5) if k not in {int(path[0]) for path in train}]
         used = {None: white, "max": content[order[:4]].max()}.get(levels, levels)
         for given_ in ways(sorted((root / "mine").iterdir()), root).values():
-            images, notes = images_of(root, given_, levels=levels)
+            images, notes = images_of(root, given_, levels=levels, order="source")
             assert np.array_equal(images, eight(content[order], used))
             dark = [note for note in notes if "darker than an eighth of the range" in note]
             assert len(dark) == (levels is None and int(content.max()) * 8 < white)
@@ -149,7 +149,7 @@ class TestDepth:
         expected = eight(content.reshape(6, 5, 4, -1), used).transpose(0, 3, 1, 2)
         items = (lambda split: list(content[:4] if split == "train" else content[4:]), {})
         for given_ in ({"name": "mine"}, {"name": "items", "dataset": items}):
-            source = load(root, **given_, levels=levels)
+            source = load(root, **given_, levels=levels, order="source")
             assert np.array_equal(np.concatenate([source.train.images, source.test.images]), expected)
             assert source.levels == (None if levels is None else used)
 

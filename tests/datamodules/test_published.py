@@ -188,7 +188,7 @@ def test_a_published_layout(tmp_path, monkeypatch, write, options, expected):
 
 def test_femnist_has_its_pixels_and_its_writers(tmp_path):
     femnist(tmp_path / "mine")
-    read = load(tmp_path)
+    read = load(tmp_path, order="source")
     assert read.train.images.shape == (6, 1, 28, 28)
     assert read.train.images[:, 0, 0, 0].tolist() == [0, 85, 170] * 2
     assert read.train.clients.tolist() == ["f1"] * 3 + ["f2"] * 3

@@ -235,6 +235,17 @@ def test_seeds_of_different_settings_are_refused_and_a_missing_one_has_its_defau
     assert made([record("ssd", 0), record("ssd", 1, settings={**SETTINGS, "method.separation": "soft"})])
 
 
+def test_seeds_of_one_order_share_a_row_though_older_records_have_its_hash_alone():
+    old, origin = record(seed=0), record()["provenance"]
+    new = record(seed=1, provenance={**origin, "dataset": "f" * 64, "in_order": origin["dataset"]})
+    moved = record(seed=2, provenance={**new["provenance"], "in_order": "e" * 64})
+    for pair in ([old, new], [new, moved]):
+        (row,) = made(pair)
+        assert row.seeds == tuple(each["seed"] for each in pair)
+    with pytest.raises(RecordError, match=r"dataset is \w{1,12} and f{12}\)"):
+        made([old, moved])
+
+
 def test_ranks_are_averaged_over_scenarios_and_count_the_shared_rows_alone():
     first = made(records({**NOISY, "d": three(70)}))  # d is missing below
     assert [(row.row, row.rank) for row in first][:2] == [("d", (1, 1)), ("a", (2, 3))]

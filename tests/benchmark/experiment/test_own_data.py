@@ -19,10 +19,12 @@ from benchmark.experiment import data
 from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.folder import load_folder
 from benchmark.federation.loop import FederatedLoop
+from benchmark.tracking.callbacks import RoundLog
 from benchmark.tracking.progress import Display
 from datamodules.errors import PartitionError
 from datamodules.sources import HELD_OUT
 from eval.knn import crowded
+from leaderboards import store
 from tests.benchmark.cli.cli_helpers import checkpoint, stop
 from tests.datamodules import own_data
 from tests.run_helpers import TINY, same
@@ -328,6 +330,39 @@ class TestWithoutLabels:
         assert again.execute() == record
         assert again.build().data.source.sha256 == record["provenance"]["dataset"]
         assert HELD_OUT in record["deviations"]
+
+
+def test_a_run_from_before_goes_on_in_the_order_of_its_files(experiment, tmp_path):
+    """Its folder lacks the key, and its record has the hash of the images in their order alone."""
+    rng = np.random.default_rng(0)
+    labels, pixels = rng.integers(0, 3, 80), rng.integers(0, 256, (80, 8, 8), dtype=np.uint8)
+    arrays = {"train_images": pixels[:60], "train_labels": labels[:60], "test_images": pixels[60:]}
+    np.savez(tmp_path / "mine.npz", **arrays, test_labels=labels[60:])
+    words = ("mine", f"data.root={tmp_path}", "partition.clients=3", *SHORT, "federation.rounds=2")
+    before = experiment(*words, "data.order=source", partition="iid")
+    assert "data.order=source" in compose("digits", "fedavg", ["data.order=source"]).scenario
+    stop(before, 1, RoundLog, "on_round_end")
+    file = before.folder / "config.yaml"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(kept := [line for line in lines if line != "  order: source\n"]))
+    assert len(kept) == len(lines) - 1
+    again = experiment(*words, partition="iid")  # the command that began it, as it is written now
+    record = again.execute()
+    assert again.config.data.order == "source"
+    whole = experiment(*words, "data.order=source", "scenario=whole", partition="iid").execute()
+    assert [point["loss"] for point in record["curve"]] == [point["loss"] for point in whole["curve"]]
+    origin = record["provenance"]
+    assert origin["in_order"] not in (
+        origin["dataset"],
+        experiment(*words, partition="iid").build().data.source.in_order,
+    )
+    older = {**record, "provenance": {**origin, "dataset": origin["in_order"]}}
+    del older["provenance"]["in_order"]
+    store.write(again.folder / "result.json", older)
+    assert experiment(*words, partition="iid").execute() == older
+    np.savez(tmp_path / "mine.npz", **{**arrays, "test_images": pixels[60:][::-1]}, test_labels=labels[60:][::-1])
+    with pytest.raises(ConfigError, match=f"{CHANGED} data set mine has today"):  # the same images in another order
+        experiment(*words, partition="iid").execute()
 
 
 def test_the_terminal_and_the_record_say_once_that_neighbours_are_many(experiment):

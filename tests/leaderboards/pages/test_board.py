@@ -10,6 +10,7 @@ import matplotlib
 import pytest
 from rich.console import Console
 
+from leaderboards.machines import COMMITS
 from leaderboards.pages.board import boards, markdown, scenarios, setting, spans, table, write
 from leaderboards.rank import board, fitted
 from leaderboards.schema import Record, RecordError
@@ -187,6 +188,14 @@ def test_the_page_says_what_makes_rows_hard_to_compare():
     other["provenance"]["hardware"] = "NVIDIA X"
     lines = markdown([*RECORDS, other]).splitlines()
     assert "Run on 2 CPU cores; on NVIDIA X: client seconds of unlike machines do not compare." in lines
+    (kinds,) = (line for line in lines if line.startswith("Kinds of machine. "))
+    assert "; several: fedavg-byol. Kind and row are not confounded" in kinds
+    mixed = record("ssd", 0, 41.0, deviations=[f"{COMMITS}: {'a' * 40}, {'b' * 40}"])
+    mixed["provenance"]["hardware"] = "NVIDIA X"
+    page = markdown([record("fedavg", 0, 50.0), mixed])
+    assert "Kinds of machine. 2 CPU cores alone: fedavg; NVIDIA X alone: ssd. Kind and row are confounded:" in page
+    assert "Rounds by several commits: ssd, seed 0 (aaaaaaa, bbbbbbb)." in page
+    assert "confounded" not in markdown(RECORDS)
     ended = "client 1 would spend epsilon 9 of its budget of 8"
     early = record("fedsc", 1, 48.0, rounds={"done": 3, "planned": 5, "ended": ended})
     page = markdown([record("fedsc", 0, 50.0), early, record(seed=3, rounds={"done": 2, "planned": 5})])

@@ -1,0 +1,42 @@
+"""What a record says of its machine, against texts of /proc/cpuinfo and of torch."""
+
+import pytest
+import torch
+
+from benchmark.tracking import provenance
+
+EPYC = {"model name": "AMD EPYC", "cpu family": "25", "model": "17", "stepping": "1"}
+MKL = "  - Intel(R) oneAPI Math Kernel Library Version 2024.2-Product\n  - Build settings: BLAS_INFO=mkl"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "built", "expected"),
+    [
+        (EPYC, MKL, "AMD EPYC, 1 threads; family 25 model 17 stepping 1, AVX2, MKL 2024.2"),
+        (EPYC, "BLAS_INFO=open, X=1", "AMD EPYC, 1 threads; family 25 model 17 stepping 1, AVX2, BLAS open"),
+        ({}, "", "M9, 1 threads; AVX2, BLAS unknown"),
+    ],
+)  # fmt: skip
+def test_processors_of_one_name_are_told_apart(monkeypatch, cpuinfo, built, expected):
+    provenance.arithmetic.cache_clear()
+    monkeypatch.setattr(provenance, "_cpuinfo", lambda: cpuinfo)
+    monkeypatch.setattr(provenance.platform, "processor", lambda: "M9")
+    monkeypatch.setattr(torch.__config__, "show", lambda: built)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert provenance.hardware(torch.device("cpu")) == expected
+    provenance.arithmetic.cache_clear()
+
+
+def environment(hardware: str, commit: str = "c") -> dict[str, object]:
+    return {"numerical_deviations": [], "commit": commit, "hardware": hardware, "ranks": 1}
+
+
+def test_a_run_that_goes_on_after_the_text_has_grown_is_of_one_kind():
+    old, new = "AMD EPYC, 1 threads", "AMD EPYC, 1 threads; family 25 model 17"
+    assert provenance.numerical_deviations([environment(old), environment(new)]) == []
+    lines = provenance.numerical_deviations([environment(old), environment("Intel"), environment(new, "c+")])
+    assert lines == [
+        "rounds were played by several commits: c, c+",
+        f"rounds were played by several kinds of device: Intel, {new}",
+    ]
