@@ -37,7 +37,7 @@ class Difference:
     points: as `significance` estimates it: the difference of the means, where both rows have the same seeds.
     by_seed: of the seeds that both rows have; the same seed gives both the same clients and the same start.
     margin: the difference beyond which the rows differ; None where one has too few seeds to say.
-    unlike: settings that differ, except the method's.
+    unlike: settings that differ, except the method's. idle: whether what the row adds hardly acts.
     """
 
     row: str
@@ -46,10 +46,13 @@ class Difference:
     by_seed: Mapping[int, float]
     margin: float | None
     unlike: tuple[str, ...]
+    idle: bool = False
 
     @property
     def verdict(self) -> str:
-        """The difference in words."""
+        """The difference in words; of a row whose idea hardly acts it is none that the idea makes."""
+        if self.idle:
+            return "hardly acts"
         if self.margin is None:
             return "too few seeds"
         return "no clear difference" if abs(self.points) <= self.margin else "more" if self.points > 0 else "less"
@@ -92,4 +95,4 @@ def compare(row: Row, base: Row, of_board: Fit | None) -> Difference | None:
     )
     points = compared.difference(row.row, base.row) if compared else fmean(by_seed.values())
     margin = compared.margins[row.row][base.row] if compared else None
-    return Difference(row.row, base.row, points, by_seed, margin, unlike)
+    return Difference(row.row, base.row, points, by_seed, margin, unlike, row.idle)

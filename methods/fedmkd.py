@@ -45,6 +45,7 @@ from torch.nn.functional import normalize
 
 from methods import trees
 from methods.base import (
+    Activity,
     Batch,
     Cat,
     Client,
@@ -59,6 +60,7 @@ from methods.base import (
     RoundContext,
     Tree,
     Visit,
+    apart,
     check_number,
     choose,
 )
@@ -106,6 +108,11 @@ class FedMKD(FederatedMethod):
     """
 
     mixes: ClassVar[bool] = True
+    activity: ClassVar = {
+        "student_moved": Activity(
+            "distance by which the distillation moves the global weights, over the sum of their lengths", bound=0.001
+        )
+    }
     must_travel: Mapping[str, str] = dict.fromkeys(
         ("encoder", "projector", "predictor"), "the server runs and aligns the clients' networks"
     )
@@ -231,6 +238,8 @@ class FedMKD(FederatedMethod):
     def update_distil(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The trained student; without alignment the round is over."""
         (student,) = replies["student"].values()
+        before, after = (trees.select(each["weights"], self.trainable()) for each in (server, student))
+        round_context.notes["student_moved"] = apart(before, after)
         return {**(server if self.align_epochs else without(server, "trained")), **student}
 
     def observe_anchor(self, batch: Batch) -> Message:

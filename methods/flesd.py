@@ -40,6 +40,7 @@ from torch.nn.functional import normalize
 
 from methods import trees
 from methods.base import (
+    Activity,
     Batch,
     Cat,
     Client,
@@ -54,6 +55,7 @@ from methods.base import (
     RoundContext,
     Tree,
     Visit,
+    apart,
     check_number,
 )
 from methods.maths import dense, ensemble_similarity, similarity, similarity_distillation, top_similarities, upcast
@@ -74,6 +76,11 @@ class FLESD(FederatedMethod):
     """
 
     mixes: ClassVar[bool] = True
+    activity: ClassVar = {
+        "student_moved": Activity(
+            "distance by which the distillation moves the student's weights, over the sum of their lengths", bound=0.001
+        )
+    }
     phases: ClassVar[tuple[Phase, ...]] = (
         Phase("fit"),
         Phase(
@@ -189,6 +196,9 @@ class FLESD(FederatedMethod):
             worker.architecture: trees.overlay(server["students"][worker.architecture], replies["weights"][worker.id])
             for worker in round_context.members
         }
+        trained = {name: each.trainable() for name, each in self.architectures.items()}
+        before, after = (trees.select(each, trained) for each in (server["students"], students))
+        round_context.notes["student_moved"] = apart(before, after)
         return {"students": students}
 
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from methods import trees
 from methods.base import (
+    Activity,
     AddOn,
     Batch,
     Client,
@@ -47,6 +48,7 @@ from methods.base import (
     RoundContext,
     Tree,
     Visit,
+    apart,
     check_number,
     check_pair,
 )
@@ -107,6 +109,12 @@ class LWFedSSL(ProgFedSSL):
         alignment: alpha, weight of the representation alignment; 0: without it. temperature: tau.
     """
 
+    activity: ClassVar = {
+        **ProgFedSSL.activity,
+        "calibration_moved": Activity(
+            "distance by which the server's training moves the sub-model, over the sum of their lengths", bound=0.001
+        ),
+    }
     phases: ClassVar[tuple[Phase, ...]] = (
         Phase("fit", uplink={"weights": Mean("examples")}),
         Phase("calibrate", where="server", data="public", uplink={"calibrated": Each()}),
@@ -187,4 +195,7 @@ class LWFedSSL(ProgFedSSL):
     def update_calibrate(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The weights with the calibrated sub-model."""
         (calibrated,) = replies["calibrated"].values()
+        trained = sub_model(self.trainable(), range(self.block(round_context).stop))
+        before, after = (trees.select(each, trained) for each in (server["weights"], calibrated))
+        round_context.notes["calibration_moved"] = apart(before, after)
         return {**server, "weights": trees.overlay(server["weights"], calibrated)}

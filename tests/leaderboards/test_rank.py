@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,21 @@ def test_a_rows_epsilon_is_the_largest_of_any_client_and_seed():
     for entries, expected in ((noisy, (8.0, ("R", "S"), 1e-05)), ([record()], (None, (), None))):
         (row,) = made(entries)
         assert (row.epsilon, row.covers, row.delta) == expected
+
+
+def acts(**numbers: float) -> dict[str, Any]:
+    return {"activity": {key: {"mean": mean, "bound": 0.01, "measures": "it"} for key, mean in numbers.items()}}
+
+
+def test_a_row_is_idle_where_all_that_it_adds_is_below_its_bound_by_the_mean_over_seeds() -> None:
+    for each, idle, means in [
+        ([{}, {}], False, {}),
+        ([acts(a=0.0), acts(a=0.019)], True, {"a": 0.0095}),
+        ([acts(a=0.0), acts(a=0.021)], False, {"a": 0.0105}),
+        ([{}, acts(a=0.001, b=0.5)], False, {"a": 0.001, "b": 0.5}),
+    ]:
+        (row,) = made([record(seed=seed, **changes) for seed, changes in enumerate(each)])
+        assert (row.idle, {name: found.mean for name, found in row.activity.items()}) == (idle, pytest.approx(means))
 
 
 # Errors of `NOISY`: 0, -1, 1; 0, 1, -1; and 0. So s is 1, and three means differ from 5.0402 / sqrt(3) = 2.91 on
