@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from methods import trees
-from methods.core.activity import GRADIENT_SHARE, apart
+from methods.core.activity import GRADIENT_SHARE
 from methods.core.hooks import check_hooks, read_earlier_names
 from methods.core.lightning_hooks import TrainerHooks, set_learning_rate
 from methods.core.objective import AddOn, Objective, Projected, build_addons, check_pair
@@ -41,34 +41,9 @@ from methods.server import ServerOptimizer
 from methods.trees import Tree
 
 __all__ = [
-    "GRADIENT_SHARE",
-    "Activity",
-    "AddOn",
-    "Batch",
-    "Cat",
-    "Client",
-    "Each",
-    "FederatedMethod",
-    "Mail",
-    "Mean",
-    "Message",
-    "MethodError",
-    "MethodParts",
-    "Objective",
-    "Outputs",
-    "Phase",
-    "Projected",
-    "Reduction",
-    "Replies",
-    "RoundContext",
-    "Sum",
-    "Tree",
-    "Visit",
-    "apart",
-    "check_number",
-    "check_pair",
-    "choose",
-    "set_learning_rate",
+    "GRADIENT_SHARE", "Activity", "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean",
+    "Message", "MethodError", "MethodParts", "Objective", "Outputs", "Phase", "Projected", "Reduction", "Replies",
+    "RoundContext", "Sum", "Tree", "Visit", "check_number", "check_pair", "choose", "set_learning_rate",
 ]  # fmt: skip
 
 Turn = RoundContext  # its earlier name
@@ -266,7 +241,14 @@ class FederatedMethod(Recalibration, TrainerHooks):
         if batch.draws is None:  # under Trainer
             draws = trees.to(self.hook("draw", self.phase)(batch, self.stream), dtype=self.dtype)
             batch = cast(Any, batch)._replace(draws=draws)
-        (views, extra), out = self.divided_views(batch.views), self.step_outputs(batch)
+        out = self.step_outputs(batch)
+        parts = self.step_losses(out, batch)
+        self.log_loss(parts, len(batch.index))
+        return {"loss": parts["loss"], "push": out.push}
+
+    def step_losses(self, out: Outputs, batch: Batch) -> dict[str, Tensor]:
+        """The parts of a step's loss: `objective`, the add-ons' by name, and `loss`, their sum."""
+        views, extra = self.divided_views(batch.views)
         loss = self.hook("loss", self.phase)(out, batch)
         parts, end = {"objective": loss}, 0
         for addon in self.acting_addons:
@@ -274,8 +256,7 @@ class FederatedMethod(Recalibration, TrainerHooks):
             addon_batch = cast(Any, batch)._replace(views=(*views, *extra[own_views]))
             parts[addon.name] = addon(out._replace(extra=out.extra[own_views]), addon_batch, self)
             loss = loss + parts[addon.name]
-        self.log_loss(parts | {"loss": loss}, len(batch.index))
-        return {"loss": loss, "push": out.push}
+        return parts | {"loss": loss}
 
     @property
     def acting_addons(self) -> list[AddOn]:

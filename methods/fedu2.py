@@ -46,7 +46,6 @@ from methods.base import (
     RoundContext,
     Tree,
     Visit,
-    apart,
     check_number,
     choose,
 )
@@ -145,11 +144,7 @@ class FedU2(FederatedMethod):
         length: "mean" or "unit", see `unified`.
     """
 
-    activity: ClassVar = {
-        "update_apart": Activity(
-            "distance of the unified update from the clients' mean one, over the sum of their lengths"
-        )
-    }
+    activity: ClassVar = {"update_apart": Activity("relative distance of the unified update from the mean one")}
     phases = (Phase("fit", uplink={"delta": Each(), "running": Mean()}),)
 
     def __init__(
@@ -211,7 +206,7 @@ class FedU2(FederatedMethod):
             start = client_weights / client_weights.sum()
         flat = self.server_rate * unified([delta.flat for delta in spans], self.length, start)
         mean = sum(delta.flat for delta in spans) / len(spans)
-        round_context.notes["update_apart"] = apart({"all": mean}, {"all": flat})
+        round_context.notes["update_apart"] = trees.apart({"all": mean}, {"all": flat})
         step = spans[0].tree(flat)
         weights = trees.overlay(server["weights"], replies.get("running", {}))
         return {**server, "weights": trees.add(weights, step)}

@@ -55,7 +55,6 @@ from methods.base import (
     RoundContext,
     Tree,
     Visit,
-    apart,
     check_number,
 )
 from methods.maths import dense, ensemble_similarity, similarity, similarity_distillation, top_similarities, upcast
@@ -76,11 +75,7 @@ class FLESD(FederatedMethod):
     """
 
     mixes: ClassVar[bool] = True
-    activity: ClassVar = {
-        "student_moved": Activity(
-            "distance by which the distillation moves the student's weights, over the sum of their lengths", bound=0.001
-        )
-    }
+    activity: ClassVar = {"student_moved": Activity("relative distance that the distillation moves the student", 0.001)}
     phases: ClassVar[tuple[Phase, ...]] = (
         Phase("fit"),
         Phase(
@@ -197,8 +192,7 @@ class FLESD(FederatedMethod):
             for worker in round_context.members
         }
         trained = {name: each.trainable() for name, each in self.architectures.items()}
-        before, after = (trees.select(each, trained) for each in (server["students"], students))
-        round_context.notes["student_moved"] = apart(before, after)
+        round_context.notes["student_moved"] = trees.apart(server["students"], students, trained)
         return {"students": students}
 
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:

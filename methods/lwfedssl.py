@@ -48,7 +48,6 @@ from methods.base import (
     RoundContext,
     Tree,
     Visit,
-    apart,
     check_number,
     check_pair,
 )
@@ -111,9 +110,7 @@ class LWFedSSL(ProgFedSSL):
 
     activity: ClassVar = {
         **ProgFedSSL.activity,
-        "calibration_moved": Activity(
-            "distance by which the server's training moves the sub-model, over the sum of their lengths", bound=0.001
-        ),
+        "calibration_moved": Activity("relative distance that the server's training moves the sub-model", 0.001),
     }
     phases: ClassVar[tuple[Phase, ...]] = (
         Phase("fit", uplink={"weights": Mean("examples")}),
@@ -196,6 +193,5 @@ class LWFedSSL(ProgFedSSL):
         """The weights with the calibrated sub-model."""
         (calibrated,) = replies["calibrated"].values()
         trained = sub_model(self.trainable(), range(self.block(round_context).stop))
-        before, after = (trees.select(each, trained) for each in (server["weights"], calibrated))
-        round_context.notes["calibration_moved"] = apart(before, after)
+        round_context.notes["calibration_moved"] = trees.apart(server["weights"], calibrated, trained)
         return {**server, "weights": trees.overlay(server["weights"], calibrated)}

@@ -178,9 +178,8 @@ class SequentialExecutor:
 
     def _probe(self, visit: Visit, batch: Any) -> None:
         """Notes what the method adds to the objective's gradient after training, on a batch; nothing else changes."""
-        seed = self.streams.seed_for("activity", round=visit.round, phase=visit.phase.name, client=visit.client.id)
         with self.fabric.autocast():
-            visit.notes[SHARE] = gradient_share(self.method, batch, partial(isolated, seed, self.fabric.device))
+            visit.notes[SHARE] = gradient_share(self.method, batch)
 
     def _epochs(self, holder: int | None) -> int:
         """Epochs over a client's images, or over the public ones; more for few batches, under `max_epochs`."""

@@ -1,7 +1,7 @@
 """How much a method's own idea moves what it acts on: numbers between 0, where the method is its base, and 1."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,31 +17,22 @@ GRADIENT_SHARE: Mapping[str, Activity] = {
 }
 
 
-def gradient_share(method: Any, batch: Batch, seeded: Callable[[], AbstractContextManager[None]]) -> Tensor:
+def gradient_share(method: Any, batch: Batch) -> Tensor:
     """||added|| / (||added|| + ||own||), 0-d, of the gradients of the objective's networks on a batch; 0 if both are 0.
 
     Added is all that a step of the present phase has beyond the method's own loss: its add-ons, and where the method
     declares this activity what its `loss` and `adjust_gradients` do beyond the objective. Nothing of it changes.
-
-    seeded: seeds the global generators, so that both passes drop the same units.
     """
     objective, phase, declared = method.objective, method.phase, SHARE in method.activity
     parts: tuple[nn.Module, ...] = (objective, method.addons)
     parameters = [value for part in parts for value in part.parameters() if value.requires_grad]
     buffers = [(buffer, buffer.clone()) for buffer in method.buffers()]
-
-    def gradients(loss: Callable[[], Tensor]) -> dict[Tensor, Tensor]:
-        with seeded():
-            found = torch.autograd.grad(loss(), parameters, allow_unused=True, materialize_grads=True)
-        return dict(zip(parameters, found, strict=True))
-
-    def own_loss() -> Tensor:
+    with _uncompiled(objective):
         out = method.step_outputs(batch)
-        loss: Tensor = objective.loss(out, batch) if declared else method.hook("loss", phase)(out, batch)
-        return loss
-
-    # two passes, as a compiled network's cannot be run backward twice
-    whole, own = gradients(lambda: method.hook("training_step", phase)(batch)["loss"]), gradients(own_loss)
+    losses = method.step_losses(out, batch)
+    own_loss = objective.loss(out, batch) if declared else losses["objective"]
+    own = _gradients(own_loss, parameters, retain_graph=True)
+    whole = _gradients(losses["loss"], parameters)
     with torch.no_grad():
         if declared and not method.is_default("adjust_gradients", phase):
             trained = method.trainable()
@@ -54,11 +45,19 @@ def gradient_share(method: Any, batch: Batch, seeded: Callable[[], AbstractConte
         return _share(added, [own[value] for value in shared])
 
 
-def apart(before: trees.Tree, after: trees.Tree) -> Tensor:
-    """||after - before|| / (||after|| + ||before||), 0-d, 0 to 1, of two Trees of one shape; 0 if both are zeros."""
-    change = trees.subtract(after, before)
-    total = trees.squared_norm(after).sqrt() + trees.squared_norm(before).sqrt()
-    return trees.squared_norm(change).sqrt() / total.clamp(min=torch.finfo(total.dtype).tiny)
+@contextmanager
+def _uncompiled(module: nn.Module) -> Iterator[None]:
+    """Within, a module is not compiled: a compiled pass cannot be run backward twice."""
+    compiled, module._compiled_call_impl = module._compiled_call_impl, None
+    try:
+        yield
+    finally:
+        module._compiled_call_impl = compiled
+
+
+def _gradients(loss: Tensor, parameters: Sequence[Tensor], retain_graph: bool = False) -> dict[Tensor, Tensor]:
+    found = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, allow_unused=True, materialize_grads=True)
+    return dict(zip(parameters, found, strict=True))
 
 
 def _share(added: Any, own: Any) -> Tensor:

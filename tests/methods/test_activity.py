@@ -1,16 +1,12 @@
 """How much a method's own idea moves: numbers by hand, the two ends, and that measuring them changes nothing."""
 
-from contextlib import nullcontext
-from functools import partial
-
 import pytest
 import torch
 
 from benchmark.execution.sequential import SequentialExecutor
-from benchmark.rng import isolated
 from benchmark.tracking.record import activity
 from methods import trees
-from methods.base import AddOn, FederatedMethod, apart
+from methods.base import AddOn, FederatedMethod
 from methods.core.activity import SHARE, gradient_share
 from tests.methods.toys import EVERYONE, shift, shown, train_run, visit_of
 from tests.run_helpers import build_run, same, state, trained
@@ -36,7 +32,7 @@ class TestShareOfTheGradient:
     def test_by_hand_for_a_proximal_term_and_nothing_changes(self, tmp_path):
         method, batch = far_from_received(tmp_path, mu=0.3)
         before = trees.clone(dict(method.state_dict()))
-        share = gradient_share(method, batch, nullcontext)
+        share = gradient_share(method, batch)
         assert same(dict(method.state_dict()), before)  # BatchNorm's statistics and counters among it
         assert all(value.grad is None for value in method.parameters())
         method.objective.loss(method.objective(*batch.views), batch).backward()
@@ -46,18 +42,18 @@ class TestShareOfTheGradient:
         assert float(share) == pytest.approx(added / (added + own), rel=1e-4)
 
     def test_from_0_without_the_term_to_1_where_it_is_all(self, tmp_path):
-        ends = [gradient_share(*far_from_received(tmp_path, mu), nullcontext) for mu in (0, 1e6)]
+        ends = [gradient_share(*far_from_received(tmp_path, mu)) for mu in (0, 1e6)]
         assert (float(ends[0]), float(ends[1]) > 0.999) == (0, True)
         assert noted(trained("fedprox", "method.mu=0"), SHARE) == [0, 0, 0]
         assert min(noted(trained("fedprox"), SHARE)) > 0
 
-    def test_both_passes_drop_the_same_units(self, tmp_path, monkeypatch):
-        method, batch = far_from_received(tmp_path, mu=0)
-        objective = type(method.objective)
-        plain = objective.loss
-        monkeypatch.setattr(objective, "loss", lambda *args: plain(*args) * torch.rand(()))
-        assert gradient_share(method, batch, partial(isolated, 7, torch.device("cpu"))) == 0
-        assert gradient_share(method, batch, nullcontext) > 0
+    def test_a_compiled_network_is_measured_too(self, tmp_path):
+        method, batch = far_from_received(tmp_path, mu=0.3)
+        plain = gradient_share(method, batch)
+        method.objective.compile(backend="aot_eager")
+        compiled = method.objective._compiled_call_impl
+        assert gradient_share(method, batch) == plain
+        assert method.objective._compiled_call_impl is compiled
 
     def test_of_one_client_a_round_each_in_turn_and_no_other_bit_changes(self, tmp_path, monkeypatch):
         probe, probed = SequentialExecutor._probe, []
@@ -121,7 +117,7 @@ def test_the_ends(words, name, expected):
 
 def test_the_distance_of_two_trees():
     a, b, nothing = {"w": torch.tensor([3.0, 4.0])}, {"w": torch.tensor([-6.0, -8.0])}, {"w": torch.zeros(2)}
-    assert [float(apart(*pair)) for pair in ((a, a), (a, b), (a, nothing), (nothing, nothing))] == [0, 1, 1, 0]
+    assert [float(trees.apart(*pair)) for pair in ((a, a), (a, b), (a, nothing), (nothing, nothing))] == [0, 1, 1, 0]
 
 
 def test_a_record_has_the_mean_over_the_rounds_that_have_it_with_its_bound():
