@@ -148,7 +148,7 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
     ),
     "activity": _field(
         NotRequired[
-            dict[
+            dict[  # type: ignore[misc]
                 str,
                 _object(
                     mean=_field(Number, "Its mean over the rounds that have it, 0 to 1."),

@@ -48,7 +48,10 @@ def gradient_share(method: Any, batch: Batch) -> Tensor:
 @contextmanager
 def _uncompiled(module: nn.Module) -> Iterator[None]:
     """Within, a module is not compiled: a compiled pass cannot be run backward twice."""
-    compiled, module._compiled_call_impl = module._compiled_call_impl, None
+    if (compiled := module._compiled_call_impl) is None:  # a new attribute would end what is recorded of its steps
+        yield
+        return
+    module._compiled_call_impl = None
     try:
         yield
     finally:
