@@ -250,8 +250,8 @@ def apart(first: Tree, second: Tree, outline: Tree | None = None) -> Tensor:
     tensor(0.5000)
     """
     one, other = (select(tree, first if outline is None else outline) for tree in (first, second))
-    difference, *lengths = (squared_norm(tree).sqrt() for tree in (subtract(one, other), one, other))
-    return difference / sum(lengths).clamp(min=torch.finfo(difference.dtype).tiny)
+    difference, first_length, second_length = (squared_norm(tree).sqrt() for tree in (subtract(one, other), one, other))
+    return difference / (first_length + second_length).clamp(min=torch.finfo(difference.dtype).tiny)
 
 
 def overlay(tree: Tree, top: Tree) -> Tree:
