@@ -31,13 +31,15 @@ def bases() -> dict[str, list[str]]:
     return found
 
 
-MORE, LESS, NEGLIGIBLY, UNCLEAR, TOO_FEW = (
+MORE, LESS, NEGLIGIBLY, UNCLEAR, TOO_FEW, HARDLY_ACTS = (
     "more",
     "less",
     f"less than {NEGLIGIBLE} either way",
     "no clear difference",
     "too few seeds",
+    "hardly acts",
 )
+"""Verdicts in words; that of a row whose idea hardly acts is none that the idea makes."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,9 @@ def differences(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list
             found.append(Difference(*same, TOO_FEW, unlike))
         else:
             verdict = NEGLIGIBLY if test.negligible else UNCLEAR
-            if test.p < LEVEL and abs(test.points) > ROUNDING:
+            if by_name[row].idle:
+                verdict = HARDLY_ACTS
+            elif test.p < LEVEL and abs(test.points) > ROUNDING:
                 verdict = MORE if test.points > 0 else LESS
             found.append(Difference(*same, verdict, unlike, (test.low, test.high), test.within, test.p))
     return sorted(found, key=lambda difference: -difference.points)
@@ -100,6 +104,7 @@ def compare(row: Row, base: Row, of_board: Fit | None) -> Difference | None:
         return Difference(row.row, base.row, fmean(by_seed.values()), by_seed, TOO_FEW, unlike)
     points, margin = compared.difference(row.row, base.row), compared.margins[row.row][base.row]
     verdict = UNCLEAR if abs(points) <= margin else MORE if points > 0 else LESS
+    verdict = HARDLY_ACTS if row.idle else verdict
     return Difference(row.row, base.row, points, by_seed, verdict, unlike, (points - margin, points + margin))
 
 

@@ -20,7 +20,7 @@ PRIORS = np.array([0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 2
 FEWEST = 3
 """With fewer variances nothing is known of their distribution: one for all."""
 SMALLEST = 1e-5
-"""The least that a variance is taken as, as a part of the median: its logarithm stays finite."""
+"""The least that a variance is taken as, as a part of the median: its logarithm stays finite. Also the least of df."""
 
 
 class Moderated(NamedTuple):
@@ -41,8 +41,9 @@ def moderated(variances: Array, df: Array) -> Moderated:
     pooled = (df * variances).sum(axis=0) / df.sum(axis=0)
     if known.sum() < FEWEST:
         return Moderated(np.broadcast_to(pooled, variances.shape), np.full(variances.shape[1], np.inf), pooled)
-    half, least = df[known] / 2, SMALLEST * np.median(variances[known], axis=0)
-    logs = np.log(np.maximum(variances[known], np.maximum(least, np.finfo(float).tiny))) - digamma(half) + np.log(half)
+    half, middle, most = df[known] / 2, np.median(variances[known], axis=0), variances[known].max(axis=0)
+    least = np.maximum(SMALLEST * np.maximum(middle, SMALLEST * most), np.finfo(float).tiny)
+    logs = np.log(np.maximum(variances[known], least)) - digamma(half) + np.log(half)
     upper = logs.var(axis=0, ddof=1) * (1 + np.sqrt(2 / (known.sum() - 1)))
     free = 2 * _trigamma_inverse(upper - polygamma(1, half).mean(axis=0))
     prior_df = PRIORS[np.maximum(np.searchsorted(PRIORS, free, side="right") - 1, 0)]

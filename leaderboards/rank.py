@@ -12,10 +12,10 @@ and always last.
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from leaderboards.encoders import count, shown
 from leaderboards.schema import Record, RecordError
@@ -40,6 +40,14 @@ class Cell(NamedTuple):
         return cls(fmean(sample), stdev(sample) if len(sample) > 1 else None, len(sample))
 
 
+class Activity(NamedTuple):
+    """How much what a row adds moves something, 0 to 1: mean over seeds, bound below which it hardly acts, words."""
+
+    mean: float
+    bound: float
+    measures: str
+
+
 @dataclass(frozen=True)
 class Row:
     """A row of a board.
@@ -57,6 +65,7 @@ class Row:
         it shows what the rest of a method, or its network, does.
     floor: the row of the untrained encoder of its architecture, or else the floor. below:
         the accuracies of `cells` whose mean, over the seeds that both have, is below that row's.
+    activity: name -> Activity; idle: whether it has any and all are below their bounds.
     clients: that hold the images. unranked: why the row has no rank whatever its seeds: "control" or "one client".
     rank: the best and the worst place that the seeds allow; None for a row that is not ranked. better, worse: the
         ranked rows that are better and worse than this one, in order of the board.
@@ -90,6 +99,8 @@ class Row:
     rank: tuple[int, int] | None = None
     better: tuple[str, ...] = ()
     worse: tuple[str, ...] = ()
+    activity: Mapping[str, Activity] = field(default_factory=dict)
+    idle: bool = False
 
 
 def finished(record: Record) -> bool:
@@ -260,12 +271,24 @@ def _server_images(group: Iterable[Record]) -> float | None:
     return fmean(server.get("images", 0) for server, _ in servers)
 
 
+def _activity(group: Iterable[Record]) -> dict[str, Activity]:
+    """Of a row, over the seeds whose records have them."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for record in group:
+        for name, each in record.get("activity", {}).items():
+            found.setdefault(name, []).append(each)
+    return {
+        name: Activity(fmean(one["mean"] for one in each), each[0]["bound"], each[0]["measures"])
+        for name, each in found.items()
+    }
+
+
 def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) -> Row:
     """A row without its rank. limits: the scores of the row `floor`."""
     first, visits = group[0], sum(record["bytes"]["visits"] for record in group)
     origins = [record["provenance"] for record in group]
     commits = [f"{(origin['git'] or 'no commit')[:7]}{'*' if origin['dirty'] else ''}" for origin in origins]
-    noise = [record.get("privacy", {}) for record in group]
+    noise, activity = [record.get("privacy", {}) for record in group], _activity(group)
 
     def per_visit(totals: Iterable[float]) -> float | None:
         return math.fsum(totals) / visits if visits else None
@@ -297,4 +320,6 @@ def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) ->
         control=first["row"] != FLOOR and (first["method"] == FLOOR or first["settings"].get("optimizer.lr") == 0),
         clients=first["federation"]["clients"],
         encoders=max(map(count, group)),
+        activity=activity,
+        idle=bool(activity) and all(each.mean < each.bound for each in activity.values()),
     )

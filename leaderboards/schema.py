@@ -150,6 +150,20 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         ],
         "What is known about the protection of clients; empty without noise and without anonymity.",
     ),
+    "activity": _field(
+        NotRequired[
+            dict[  # type: ignore[misc]
+                str,
+                _object(
+                    mean=_field(Number, "Its mean over the rounds that have it, 0 to 1."),
+                    bound=_field(Number, "Below it the idea hardly acts, and a board marks the row."),
+                    measures=_field(str, "What it is."),
+                ),
+            ]
+        ],
+        "How much the method's own idea moved something, by the name in a round's `notes`; missing for a method that "
+        "adds nothing to FedAvg.",
+    ),
     "seconds": _field(
         _object(
             wall=_field(Number, "Training, by the clock."),

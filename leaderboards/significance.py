@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from leaderboards.moderation import SMALLEST, Array, Moderated, moderated
+from leaderboards.moderation import Array, Moderated, moderated
 
 LEVEL = 0.05
 """The probability of a false statement about a board of equal rows."""
@@ -114,8 +114,8 @@ def fit(samples: Mapping[str, Mapping[int, float]]) -> Fit | None:
 class Solver(NamedTuple):
     """What depends on the design alone, for R rows, N values and P pairs of rows.
 
-    effects: (R, N), values -> effects. residuals: (N, N), values -> errors. of_row: (R, N), 1 where a value is a row's.
-    of_seed: (seeds, N), likewise. complete: whether all rows have all seeds.
+    effects: (R, N), values -> effects. residuals: (N, N), values -> errors. of_row: (R, N), 1 where a value is a row's
+    and others have its seed. of_seed: (seeds, N), 1 where it is a seed's. complete: whether all rows have all seeds.
     df: (R,), degrees of freedom of each row's errors. pairs: (P, N), values -> differences. weights: (R, P), of each
     row's variance in that of a difference. connected: (P,), whether seeds connect the two rows.
     """
@@ -147,7 +147,8 @@ def solved(design: Design) -> Solver | None:
     inverse = np.linalg.pinv(model)
     means = [inverse[rows:][block[rows:] == block[row]].mean(axis=0) for row in range(rows)]
     effects = inverse[:rows] + means  # a row's effect at the mean of all seeds: with no seed missing, its mean
-    residuals, of_row = np.eye(len(at)) - model @ inverse, model[:, :rows].T
+    residuals, shared = np.eye(len(at)) - model @ inverse, model[:, rows:] @ (model[:, rows:].sum(axis=0) > 1)
+    of_row = model[:, :rows].T * shared
     first, second = np.triu_indices(rows, 1)
     pairs = effects[first] - effects[second]
     return Solver(
@@ -166,18 +167,19 @@ def solved(design: Design) -> Solver | None:
 def variances(design: Design, values: Array) -> Moderated:
     """The rows' moderated variances; values: (N, boards).
 
-    Seeds are fitted anew with the rows weighted by their variances, so that a row that varies much neither hides in the
-    seeds' effects nor adds to what is left of others.
+    Seeds are fitted anew with less weight on rows that vary more than the median, so that such a row neither hides in
+    the seeds' effects nor adds to what is left of others.
     """
     solver = solved(design)
     assert solver is not None
-    counts, of_row, of_seed = solver.of_row.sum(axis=1)[:, None], solver.of_row, solver.of_seed
+    of_row, of_seed = solver.of_row, solver.of_seed
+    counts = np.maximum(of_row.sum(axis=1), 1)[:, None]
     errors, df = solver.residuals @ values, np.broadcast_to(solver.df[:, None], (len(design), values.shape[1]))
     for _ in range(WEIGHTED):
         found = moderated(of_row @ errors**2 / np.maximum(df, ROUNDING), df)
-        smallest = np.maximum(found.variances, SMALLEST * np.median(found.variances, axis=0) + ROUNDING**2)
-        weights = of_row.T @ (1 / smallest)
-        shares = weights / (of_seed.T @ (of_seed @ weights))
+        least = np.median(found.variances, axis=0) + ROUNDING**2  # no row alone sets the seeds' effects
+        weights = of_row.T @ (1 / np.maximum(found.variances, least))
+        shares = weights / np.maximum(of_seed.T @ (of_seed @ weights), np.finfo(float).tiny)
         for _ in range(1 if solver.complete else BACKFITTED):  # rows and seeds in turn, to what least squares gives
             errors = errors - of_seed.T @ (of_seed @ (shares * errors))
             errors = errors - of_row.T @ (of_row @ errors / counts)

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from methods import trees
+from methods.core.activity import GRADIENT_SHARE
 from methods.core.hooks import check_hooks, read_earlier_names
 from methods.core.lightning_hooks import TrainerHooks, set_learning_rate
 from methods.core.objective import AddOn, Objective, Projected, build_addons, check_pair
 from methods.core.recalibration import Recalibration
 from methods.core.staying import ClientModels, check_stays
 from methods.core.types import (
+    Activity,
     Batch,
     Cat,
     Client,
@@ -39,9 +41,9 @@ from methods.server import ServerOptimizer
 from methods.trees import Tree
 
 __all__ = [
-    "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean", "Message", "MethodError",
-    "MethodParts", "Objective", "Outputs", "Phase", "Projected", "Reduction", "Replies", "RoundContext", "Sum", "Tree",
-    "Visit", "check_number", "check_pair", "choose", "set_learning_rate",
+    "GRADIENT_SHARE", "Activity", "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean",
+    "Message", "MethodError", "MethodParts", "Objective", "Outputs", "Phase", "Projected", "Reduction", "Replies",
+    "RoundContext", "Sum", "Tree", "Visit", "check_number", "check_pair", "choose", "set_learning_rate",
 ]  # fmt: skip
 
 Turn = RoundContext  # its earlier name
@@ -55,6 +57,8 @@ class FederatedMethod(Recalibration, TrainerHooks):
         that ends in the name of one (`send_fit`) is for that phase alone, see `Phase.name`.
     mixes: whether clients may have different encoders.
     must_travel: part -> why the method needs it in every message, so that the setting `stays` may not name it.
+    activity: note -> what it says about how much the method's own idea moves, see `Activity`; the method writes it into
+        `visit.notes` or, in `update`, `round_context.notes`. `GRADIENT_SHARE` is measured for it, and for add-ons.
     others: this method over the federation's other architectures, by kind; they are not submodules.
 
     Args:
@@ -70,6 +74,7 @@ class FederatedMethod(Recalibration, TrainerHooks):
 
     mixes: ClassVar[bool] = False
     must_travel: Mapping[str, str] = {}
+    activity: ClassVar[Mapping[str, Activity]] = {}
     warmup: ClassVar[tuple[Phase, ...]] = ()
     phases: ClassVar[tuple[Phase, ...]] = (Phase("fit", uplink={"weights": Mean("examples")}),)
 
@@ -129,6 +134,11 @@ class FederatedMethod(Recalibration, TrainerHooks):
     def architectures(self) -> dict[str, "FederatedMethod"]:
         """This method, as "default", and `others`, by their names."""
         return {"default": self, **self.others}
+
+    @property
+    def own_activity(self) -> Mapping[str, Activity]:
+        """`activity`, and the add-ons'; empty for a method that adds nothing to FedAvg."""
+        return {**self.activity, **(GRADIENT_SHARE if self.terms else {})}
 
     @property
     def uses_public_images(self) -> bool:
@@ -231,19 +241,38 @@ class FederatedMethod(Recalibration, TrainerHooks):
         if batch.draws is None:  # under Trainer
             draws = trees.to(self.hook("draw", self.phase)(batch, self.stream), dtype=self.dtype)
             batch = cast(Any, batch)._replace(draws=draws)
-        terms = self.terms if self.phase.where == "clients" else []
-        count = len(batch.views) - sum(len(addon.views) for addon in terms)
-        views, extra = batch.views[:count], batch.views[count:]
-        out = self.objective(*views, extra=extra, **self.objective.drawn(batch.draws))
+        out = self.step_outputs(batch)
+        parts = self.step_losses(out, batch)
+        self.log_loss(parts, len(batch.index))
+        return {"loss": parts["loss"], "push": out.push}
+
+    def step_losses(self, out: Outputs, batch: Batch) -> dict[str, Tensor]:
+        """The parts of a step's loss: `objective`, the add-ons' by name, and `loss`, their sum."""
+        views, extra = self.divided_views(batch.views)
         loss = self.hook("loss", self.phase)(out, batch)
         parts, end = {"objective": loss}, 0
-        for addon in terms:
+        for addon in self.acting_addons:
             own_views = slice(end, end := end + len(addon.views))
             addon_batch = cast(Any, batch)._replace(views=(*views, *extra[own_views]))
             parts[addon.name] = addon(out._replace(extra=out.extra[own_views]), addon_batch, self)
             loss = loss + parts[addon.name]
-        self.log_loss(parts | {"loss": loss}, len(batch.index))
-        return {"loss": loss, "push": out.push}
+        return parts | {"loss": loss}
+
+    @property
+    def acting_addons(self) -> list[AddOn]:
+        """The add-ons of the present phase: all of them at a client, none on the server."""
+        return self.terms if self.phase.where == "clients" else []
+
+    def divided_views(self, views: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """A batch's views: the objective's, and the add-ons'."""
+        count = len(views) - sum(len(addon.views) for addon in self.acting_addons)
+        return views[:count], views[count:]
+
+    def step_outputs(self, batch: Batch) -> Outputs:
+        """The forward pass of a step."""
+        views, extra = self.divided_views(batch.views)
+        out: Outputs = self.objective(*views, extra=extra, **self.objective.drawn(batch.draws))
+        return out
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """The local loss, a scalar; a pure function of `out`, `batch`, parameters, buffers and `self.context`."""

@@ -40,6 +40,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from methods.base import (
+    Activity,
     AddOn,
     Batch,
     Cat,
@@ -51,6 +52,7 @@ from methods.base import (
     Objective,
     Outputs,
     Phase,
+    Replies,
     RoundContext,
     Tree,
     Visit,
@@ -140,6 +142,9 @@ class Calibre(FedAvg):
         aggregation: "divergence", or "mean": FedAvg's.
     """
 
+    activity: ClassVar = {
+        "shares_apart": Activity("share of the mean that the divergences take from some clients for others")
+    }
     phases: ClassVar[tuple[Phase, ...]] = (
         Phase("fit"),
         Phase(
@@ -209,3 +214,12 @@ class Calibre(FedAvg):
         divergence = cluster_divergence(rows, centres, nearest).clamp(min=LEAST)
         visit.notes["divergence"] = divergence
         return {**message, "weight": {"w": visit.weight(str(self.mean.by)) / divergence}}, memory
+
+    def update_measure(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
+        """The mean; notes how far the clients' shares are from those without divergences (of batches, about)."""
+        weights = torch.stack([sent["w"] for sent in replies["weight"].values()])
+        plain = weights.new_tensor(
+            [1 if self.mean.by == "clients" else each.examples for each in round_context.members]
+        )
+        round_context.notes["shares_apart"] = (weights / weights.sum() - plain / plain.sum()).abs().sum() / 2
+        return self.update(server, round_context, replies)

@@ -35,6 +35,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from methods.base import (
+    GRADIENT_SHARE,
     Batch,
     Cat,
     Client,
@@ -70,6 +71,7 @@ class FedCA(FedAvg):
     must_travel: Mapping[str, str] = dict.fromkeys(
         ("encoder", "projector"), "projections of clients and base model are comparable only if one network learns them"
     )
+    activity = GRADIENT_SHARE
     warmup: ClassVar[tuple[Phase, ...]] = (
         Phase("base", where="server", data="public", uplink={"trained": Each()}),
         Phase(

@@ -17,13 +17,13 @@ Decisions
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import Message, Objective, Tree, Visit, check_number, choose
+from methods.base import Activity, Message, Objective, Tree, Visit, check_number, choose
 from methods.fedavg import FedAvg
 from methods.fedu import check_convolutions, convolutions, divergence
 
@@ -39,6 +39,9 @@ class FedEMA(FedAvg):
     """
 
     must_travel: Mapping[str, str] = {"encoder": "a client averages its own with the global one"}
+    activity: ClassVar = {
+        "local_weight": Activity("weight of a client's own model in what it starts from, mean over visits")
+    }
 
     def __init__(
         self,
@@ -65,10 +68,11 @@ class FedEMA(FedAvg):
         local = convolutions(encoder)
         statistics = trees.clone(self.statistics().get("predictor", {})) if self.keep_statistics else {}
         super().receive(visit)
+        visit.notes["local_weight"] = 0.0
         if "round" in visit.memory and int(visit.memory["round"]) == visit.round - 1:
             if self.variant == "paper":
                 visit.memory = self.with_divergence(visit.memory, divergence(local, convolutions(encoder)))
-            mu = self.local_weight(visit.memory)
+            visit.notes["local_weight"] = mu = self.local_weight(visit.memory)
             self.load(trees.map(lambda a, b: mu * a + (1 - mu) * b, local_parameters, self.trainable()))
             if statistics and mu > 0.5:
                 self.load({"predictor": statistics})

@@ -45,6 +45,7 @@ from torch.nn.functional import normalize
 
 from methods import trees
 from methods.base import (
+    Activity,
     Batch,
     Cat,
     Client,
@@ -106,6 +107,7 @@ class FedMKD(FederatedMethod):
     """
 
     mixes: ClassVar[bool] = True
+    activity: ClassVar = {"student_moved": Activity("relative distance that the distillation moves the student", 0.001)}
     must_travel: Mapping[str, str] = dict.fromkeys(
         ("encoder", "projector", "predictor"), "the server runs and aligns the clients' networks"
     )
@@ -231,6 +233,7 @@ class FedMKD(FederatedMethod):
     def update_distil(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The trained student; without alignment the round is over."""
         (student,) = replies["student"].values()
+        round_context.notes["student_moved"] = trees.apart(server["weights"], student["weights"], self.trainable())
         return {**(server if self.align_epochs else without(server, "trained")), **student}
 
     def observe_anchor(self, batch: Batch) -> Message:
@@ -316,8 +319,7 @@ class FedMKD(FederatedMethod):
         """The weighted sum of BYOL's loss and of the contrast of the teachers' mean with the student's prediction."""
         out = self.objective(*batch.views)
         predictions = torch.cat(out.predictions)
-        teachers = self.teach(torch.cat(batch.views[: len(out.predictions)]))
-        mean = self.integration(predictions, teachers)
+        mean = self.integration(predictions, self.teach(torch.cat(batch.views[: len(out.predictions)])))
         rows = predictions if self.trains_predictions else predictions.detach()
         valid = torch.arange(len(self.queue), device=rows.device) < self.queue_filled
         distilled = info_nce(mean, rows, self.queue, valid, self.temperature)

@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 
 from methods.base import (
+    GRADIENT_SHARE,
     Batch,
     Client,
     Each,
@@ -68,6 +69,7 @@ class FedSC(FederatedMethod):
     must_travel: Mapping[str, str] = dict.fromkeys(
         ("encoder", "projector"), "correlations of clients are comparable only if one network embeds all images"
     )
+    activity = GRADIENT_SHARE
     phases: ClassVar[tuple[Phase, ...]] = (
         Phase("correlate", work="observe", uplink={"R": Each()}, gather={"rows": Sum(), "products": Sum()}),
         Phase("fit", uplink={"weights": Mean("clients")}),

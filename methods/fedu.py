@@ -20,13 +20,13 @@ Decisions
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from methods import trees
-from methods.base import Message, MethodError, Objective, Tree, Visit, check_number, choose
+from methods.base import Activity, Message, MethodError, Objective, Tree, Visit, check_number, choose
 from methods.fedavg import FedAvg
 
 
@@ -65,6 +65,9 @@ class FedU(FedAvg):
         "encoder": "a client's divergence is that of its encoder from the global one",
         "predictor": "a client chooses between its own and the global one (its own always: method.threshold=0)",
     }
+    activity: ClassVar = {
+        "predictor_taken": Activity("share of the visits after a client's first that took the global predictor")
+    }
 
     def __init__(self, objective: Objective, *, threshold: float = 0.4, variant: str = "code", **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
@@ -84,7 +87,11 @@ class FedU(FedAvg):
         d = visit.memory.get("d")
         if d is not None and self.variant == "paper":
             d = divergence(local, self.before)
-        if d is not None and not float(d) < self.threshold:
+        if d is None:
+            return
+        takes = float(d) < self.threshold
+        visit.notes["predictor_taken"] = float(takes)
+        if not takes:
             self.load({"predictor": predictor})
 
     def reply(self, visit: Visit) -> tuple[Message, Tree]:

@@ -23,13 +23,14 @@ Decisions
 - The rotation loss of the released run (`use_deg`) is in neither description and is left out.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from methods import trees
 from methods.base import (
+    Activity,
     AddOn,
     Batch,
     Each,
@@ -143,6 +144,7 @@ class FedU2(FederatedMethod):
         length: "mean" or "unit", see `unified`.
     """
 
+    activity: ClassVar = {"update_apart": Activity("relative distance of the unified update from the mean one")}
     phases = (Phase("fit", uplink={"delta": Each(), "running": Mean()}),)
 
     def __init__(
@@ -202,6 +204,9 @@ class FedU2(FederatedMethod):
         if self.descends:
             client_weights = torch.stack([sent["n"] for sent in replies["mean_weight"].values()]).double()
             start = client_weights / client_weights.sum()
-        step = spans[0].tree(self.server_rate * unified([delta.flat for delta in spans], self.length, start))
+        flat = self.server_rate * unified([delta.flat for delta in spans], self.length, start)
+        mean = sum(delta.flat for delta in spans) / len(spans)
+        round_context.notes["update_apart"] = trees.apart({"all": mean}, {"all": flat})
+        step = spans[0].tree(flat)
         weights = trees.overlay(server["weights"], replies.get("running", {}))
         return {**server, "weights": trees.add(weights, step)}

@@ -40,6 +40,7 @@ from torch.nn.functional import normalize
 
 from methods import trees
 from methods.base import (
+    Activity,
     Batch,
     Cat,
     Client,
@@ -74,6 +75,7 @@ class FLESD(FederatedMethod):
     """
 
     mixes: ClassVar[bool] = True
+    activity: ClassVar = {"student_moved": Activity("relative distance that the distillation moves the student", 0.001)}
     phases: ClassVar[tuple[Phase, ...]] = (
         Phase("fit"),
         Phase(
@@ -189,6 +191,8 @@ class FLESD(FederatedMethod):
             worker.architecture: trees.overlay(server["students"][worker.architecture], replies["weights"][worker.id])
             for worker in round_context.members
         }
+        trained = {name: each.trainable() for name, each in self.architectures.items()}
+        round_context.notes["student_moved"] = trees.apart(server["students"], students, trained)
         return {"students": students}
 
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:

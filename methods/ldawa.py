@@ -16,13 +16,13 @@ Decisions
   saved, which is in the fourth round: 3.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from methods import trees
-from methods.base import Mean, Message, Objective, Tree, check_number, choose
+from methods.base import Activity, Mean, Message, Objective, Tree, Visit, check_number, choose
 from methods.fedavg import FedAvg
 
 
@@ -52,6 +52,10 @@ class LDAWA(FedAvg):
         statistics: "mean", or "scaled": running statistics are weighted by their cosines too.
     """
 
+    activity: ClassVar = {
+        "cosines_apart": Activity("distance of a layer's weights from 1, mean over layers and clients")
+    }
+
     def __init__(self, objective: Objective, *, start: int = 3, statistics: str = "mean", **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
         self.scales_statistics = choose("method.statistics", statistics, "mean", "scaled") == "scaled"
@@ -61,6 +65,14 @@ class LDAWA(FedAvg):
     def averaging(self, round: int) -> Mean:
         """FedAvg's mean in the first rounds, then the mean by cosines."""
         return self.cosine_mean if round >= self.start else super().averaging(round)
+
+    def reply(self, visit: Visit) -> tuple[Message, Tree]:
+        """The weights; notes how far their cosines are from the equal weights of a plain mean."""
+        message, memory = super().reply(visit)
+        trained = self.trainable()
+        cosines = layer_weights(trained, visit.message["weights"], trained if visit.round >= self.start else {})
+        visit.notes["cosines_apart"] = torch.stack([(1 - cosine).abs() for _, cosine in trees.leaves(cosines)]).mean()
+        return message, memory
 
     def by_angle(self, server: Tree, message: Message) -> Tree:
         """Weights of one client's tensors in the mean."""

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from methods import trees
 from methods.base import (
+    Activity,
     AddOn,
     Batch,
     Client,
@@ -107,6 +108,10 @@ class LWFedSSL(ProgFedSSL):
         alignment: alpha, weight of the representation alignment; 0: without it. temperature: tau.
     """
 
+    activity: ClassVar = {
+        **ProgFedSSL.activity,
+        "calibration_moved": Activity("relative distance that the server's training moves the sub-model", 0.001),
+    }
     phases: ClassVar[tuple[Phase, ...]] = (
         Phase("fit", uplink={"weights": Mean("examples")}),
         Phase("calibrate", where="server", data="public", uplink={"calibrated": Each()}),
@@ -187,4 +192,6 @@ class LWFedSSL(ProgFedSSL):
     def update_calibrate(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The weights with the calibrated sub-model."""
         (calibrated,) = replies["calibrated"].values()
+        trained = sub_model(self.trainable(), range(self.block(round_context).stop))
+        round_context.notes["calibration_moved"] = trees.apart(server["weights"], calibrated, trained)
         return {**server, "weights": trees.overlay(server["weights"], calibrated)}

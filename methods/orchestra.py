@@ -55,7 +55,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
+from methods import trees
 from methods.base import (
+    Activity,
     Batch,
     Cat,
     Client,
@@ -97,6 +99,7 @@ class Orchestra(FedAvg):
     must_travel: Mapping[str, str] = dict.fromkeys(
         ("encoder", "projector"), "the global centroids are of embeddings by the global networks"
     ) | dict.fromkeys(("target_encoder", "target_projector"), "targets stay together, by method.stateful=true")
+    activity: ClassVar = {"centroids_moved": Activity("relative distance that the global centroids move")}
     warmup: ClassVar[tuple[Phase, ...]] = (
         Phase(
             "initialise", work="observe", uplink={"centroids": Cat()}, gather={"rows": Cat()}, cohort="all",
@@ -286,6 +289,7 @@ class Orchestra(FedAvg):
             return server
         rows, start, temperature = replies["centroids"]["rows"], server["centroids"]["mu"], self.objective.temperature
         mu = global_clusters(rows, start, steps=self.server_steps, lr=self.server_lr, temperature=temperature)
+        round_context.notes["centroids_moved"] = trees.apart(server["centroids"], {"mu": mu})
         return {**server, "centroids": {"mu": mu}}
 
     update_initialise = update_cluster = move_centroids

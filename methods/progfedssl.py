@@ -23,12 +23,23 @@ Decisions (D: without a source, decided here)
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from methods import trees
-from methods.base import Mail, Message, MethodError, Objective, Replies, RoundContext, Tree, Visit, check_number
+from methods.base import (
+    Activity,
+    Mail,
+    Message,
+    MethodError,
+    Objective,
+    Replies,
+    RoundContext,
+    Tree,
+    Visit,
+    check_number,
+)
 from methods.fedavg import FedAvg
 from methods.networks.transformers import VisionTransformer, branch_ends, copied_layers, identities, layer_of, of_layers
 
@@ -54,6 +65,7 @@ class ProgFedSSL(FedAvg):
     """
 
     must_travel: Mapping[str, str] = {"encoder": "it grows at the server"}
+    activity: ClassVar = {"layers_absent": Activity("share of the encoder's layers that a round leaves out")}
 
     def __init__(
         self, objective: Objective, *, stages: int | None = None, weight_transfer: bool = True, **kwargs: Any
@@ -137,7 +149,9 @@ class ProgFedSSL(FedAvg):
 
     def update(self, server: Tree, round_context: RoundContext, replies: Replies) -> Tree:
         """The mean of what the clients have trained; all other weights are unchanged."""
-        present = torch.full_like(server["layers"]["present"], self.block(round_context).stop)
+        stop = self.block(round_context).stop
+        round_context.notes["layers_absent"] = 1 - stop / self.depth
+        present = torch.full_like(server["layers"]["present"], stop)
         return {**super().update(server, round_context, replies), "layers": {"present": present}}
 
     def export(self, server: Tree, clients: Mapping[int, Tree]) -> Mapping[str, Tree]:

@@ -23,6 +23,7 @@ import torch
 
 from methods import trees
 from methods.base import (
+    GRADIENT_SHARE,
     FederatedMethod,
     Mail,
     Mean,
@@ -50,6 +51,7 @@ class Scaffold(FederatedMethod):
         server_rate: eta_g, the server's rate on the mean change of the weights.
     """
 
+    activity = GRADIENT_SHARE
     phases = (Phase("fit", uplink={"delta_w": Mean("clients"), "delta_c": Sum()}),)
 
     def __init__(self, objective: Objective, *, server_rate: float = 1.0, **kwargs: Any) -> None:

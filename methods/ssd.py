@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from methods.base import (
+    GRADIENT_SHARE,
     Batch,
     Mail,
     Message,
@@ -60,6 +61,7 @@ class SSD(FedAvg):
     must_travel: Mapping[str, str] = dict.fromkeys(
         ("encoder", "projector"), "clients divide the dimensions of one embedding, that of the global networks"
     )
+    activity = GRADIENT_SHARE
     warmup: ClassVar[tuple[Phase, ...]] = (Phase("assign", work="none", cohort="all"),)
 
     def __init__(

@@ -241,6 +241,19 @@ def squared_norm(tree: Tree) -> Tensor:
     return torch.stack([leaf.square().sum() for _, leaf in leaves(tree)]).sum()
 
 
+def apart(first: Tree, second: Tree, outline: Tree | None = None) -> Tensor:
+    """Relative distance, ||first - second|| / (||first|| + ||second||), 0-d, from 0 to 1; 0 of two of zeros.
+
+    outline: with the paths that count; None: those of `first`.
+
+    >>> apart({"w": torch.tensor([3.0])}, {"w": torch.tensor([1.0])})
+    tensor(0.5000)
+    """
+    one, other = (select(tree, first if outline is None else outline) for tree in (first, second))
+    difference, first_length, second_length = (squared_norm(tree).sqrt() for tree in (subtract(one, other), one, other))
+    return difference / (first_length + second_length).clamp(min=torch.finfo(difference.dtype).tiny)
+
+
 def overlay(tree: Tree, top: Tree) -> Tree:
     """The leaves of both Trees; `top` replaces leaves at the same path. The arguments are unchanged.
 

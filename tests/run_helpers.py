@@ -99,13 +99,23 @@ def collect_visits(run: Run, look: Callable[[Any], Any], phase: str | None = Non
     return seen
 
 
-def state(run: Run) -> dict[str, Any]:
-    """The state of a run after its last completed round, without times; `same` compares it bit for bit."""
+def state(run: Run, activity: bool = True) -> dict[str, Any]:
+    """The state of a run after its last completed round, without times; `same` compares it bit for bit.
+
+    activity: with the notes on how much the method's own idea moves, which another method has not.
+    """
     loop = run.loop
+
+    def noted(notes: dict[str, Any]) -> dict[str, Any]:
+        return {name: note for name, note in notes.items() if activity or name not in loop.method.own_activity}
+
     return {
         "server": loop.server,
         "memory": {client: loop.client_state[client] for client in loop.client_state},
-        "history": [{k: v for k, v in row.items() if "seconds" not in k} for row in loop.history],
+        "history": [
+            {k: v for k, v in row.items() if "seconds" not in k} | {"notes": noted(row.get("notes", {}))}
+            for row in loop.history
+        ],
         "ledger": loop.ledger.state(),
         "spent": {client: dict(counted) for client, counted in loop.accountant.releases.items()},
     }

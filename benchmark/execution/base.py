@@ -61,6 +61,7 @@ class PhaseInputs:
     """Inputs of the visits of one phase.
 
     inbox: client id -> all entries it was sent this round. client_state: client id -> Tree that stayed with it.
+    probed: the client at which the method's share of the gradient is measured, where it trains.
     """
 
     phase: Phase
@@ -68,6 +69,7 @@ class PhaseInputs:
     rounds: int
     inbox: Mapping[int, Message]
     client_state: Mapping[int, Tree]
+    probed: int | None = None
 
 
 class Executor(Protocol):

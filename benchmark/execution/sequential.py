@@ -20,6 +20,7 @@ from benchmark.rng import Streams, isolated
 from datamodules.federated import FederatedDataModule
 from methods import trees
 from methods.base import Client, FederatedMethod, Message, MethodError, Phase, Tree, Visit, set_learning_rate
+from methods.core.activity import SHARE, gradient_share
 
 
 class SequentialExecutor:
@@ -86,7 +87,8 @@ class SequentialExecutor:
         key: dict[str, Any] = {"round": inputs.round, "phase": phase.name, "client": client.id}
         stream, message = self.streams.generator("method", **key), dict(inputs.inbox[client.id])
         memory = client_state.get("memory", {})
-        visit = Visit(inputs.round, inputs.rounds, phase, client, message, memory, stream, first=not client_state)
+        is_first, is_probed = not client_state, client.id == inputs.probed and phase.where == "clients"
+        visit = Visit(inputs.round, inputs.rounds, phase, client, message, memory, stream, is_first, probed=is_probed)
         with isolated(self.streams.seed_for("global", **key), self.fabric.device):
             default_start = method.is_default("receive", phase) and method.is_default("init_client", phase)
             weights = visit.message.get("weights") if default_start else None
@@ -153,8 +155,10 @@ class SequentialExecutor:
         plain_batches: Any = partial(
             self.data.plain_batches, self.fabric.device, held=held, pool=self.data.pool(holder), batch_size=size
         )
-        batches = self._batches(visit, size, epochs=epochs, steps=steps, shuffled=True)
+        batches, first = self._batches(visit, size, epochs=epochs, steps=steps, shuffled=True), None
         for index, batch in enumerate(batches):
+            if index == 0 and visit.probed:
+                first = batch
             if index % visit.batches == 0 and phase.where == "clients":
                 with self.fabric.autocast():
                     method.start_epoch(plain_batches, epoch_stream)
@@ -168,7 +172,14 @@ class SequentialExecutor:
             take_step(batch)
             visit.steps += 1
             images += len(batch.index)
+        if first is not None and SHARE in method.own_activity:
+            self._probe(visit, first)
         return self.total_loss.clone(), images
+
+    def _probe(self, visit: Visit, batch: Any) -> None:
+        """Notes what the method adds to the objective's gradient after training, on a batch; nothing else changes."""
+        with self.fabric.autocast():
+            visit.notes[SHARE] = gradient_share(self.method, batch)
 
     def _epochs(self, holder: int | None) -> int:
         """Epochs over a client's images, or over the public ones; more for few batches, under `max_epochs`."""

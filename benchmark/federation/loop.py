@@ -18,7 +18,7 @@ from typing import Any
 
 from lightning.fabric import Fabric
 
-from benchmark.distributed.collectives import broadcast, gather, raise_on_all_ranks, run_and_gather
+from benchmark.distributed.collectives import gather, raise_on_all_ranks, run_and_gather
 from benchmark.errors import OutOfTimeError
 from benchmark.execution.base import Executor, PhaseInputs, VisitResult
 from benchmark.federation.accountant import PrivacyAccountant
@@ -28,7 +28,7 @@ from benchmark.federation.checkpoint import Checkpoint
 from benchmark.federation.client_state import ClientState, LocalParts
 from benchmark.federation.communication import CommunicationLedger
 from benchmark.federation.divergence import check_replies, check_visit
-from benchmark.federation.metrics import VisitReport, round_line
+from benchmark.federation.metrics import VisitReport, broadcast_with_notes, round_line
 from benchmark.federation.participation import Participation
 from benchmark.federation.scheduling import VisitCosts, assign_clients
 from benchmark.federation.uplink import PhaseUplink, Uplink
@@ -85,6 +85,7 @@ class FederatedLoop:
         self.round = 0  # completed ones
         self.server: Tree = {}
         self.common: Message = {}  # what all clients were sent alike in the present round
+        self.notes: dict[str, float] = {}  # what its updates have measured
 
     def fit(self, deadline: float | None = None) -> Tree:
         """Runs the remaining rounds and returns the server Tree.
@@ -179,8 +180,7 @@ class FederatedLoop:
         replying = self.replying(round, cohort)
         absent = [self.clients[k] for k in sorted(set(cohort) - set(replying))]
         inbox: dict[int, Message] = defaultdict(dict)
-        self.common = {}
-        contacted = False
+        self.common, self.notes, contacted = {}, {}, False
         client_reports: list[VisitReport] = []
         server_reports: list[VisitReport] = []
         released: set[int] = set()
@@ -195,7 +195,7 @@ class FederatedLoop:
             released |= self.accountant.record_releases(phase, members)
         # one for each client of the cohort, even where a phase reached all clients
         self.ledger.record_visits(round, len(cohort) if contacted else 0)
-        line = round_line(round, client_reports, server_reports, self.ledger)
+        line = round_line(round, client_reports, server_reports, self.ledger, self.notes)
         if len(replying) < len(cohort):
             line["lost"] = len(cohort) - len(replying)
         if (updates := self.uplink.updates) is not None and updates.clipping.adaptive:
@@ -251,7 +251,8 @@ class FederatedLoop:
             callback.on_phase_start(self, phase, len(assigned))
 
         def visit_assigned() -> tuple[list[VisitReport], RankReplies]:
-            inputs = PhaseInputs(phase, round, self.rounds, inbox, self.client_state)
+            probed = members[round % len(members)].id if members else None  # each in turn
+            inputs = PhaseInputs(phase, round, self.rounds, inbox, self.client_state, probed)
             visits = self.executor.run(inputs, assigned)
             reports = [self.collect_result(result, aggregation, uplink) for result in visits]
             return reports, aggregation.staged(self.fabric)
@@ -271,9 +272,9 @@ class FederatedLoop:
         check_replies(replies, round, phase)
         if not members and not replies:  # a Poisson sample may draw nobody
             return reports
-        self.server = broadcast(
-            self.fabric, lambda: self.method.hook("update", phase)(self.server, round_context, replies)
-        )
+        update = partial(self.method.hook("update", phase), self.server, round_context, replies)
+        self.server, notes = broadcast_with_notes(self.fabric, update, round_context.notes)
+        self.notes |= notes
         return reports
 
     def collect_result(self, result: VisitResult, aggregation: Aggregation, uplink: PhaseUplink) -> VisitReport:

@@ -1,11 +1,16 @@
 """A round's line: what its visits report, summed and averaged."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from lightning.fabric import Fabric
+
+from benchmark.distributed.collectives import broadcast
 from benchmark.federation.communication import CommunicationLedger
+from methods.trees import Tree
 
 
 @dataclass(frozen=True)
@@ -26,9 +31,16 @@ class VisitReport:
 
 
 def round_line(
-    round: int, clients: Sequence[VisitReport], server: Sequence[VisitReport], ledger: CommunicationLedger
+    round: int,
+    clients: Sequence[VisitReport],
+    server: Sequence[VisitReport],
+    ledger: CommunicationLedger,
+    notes: Mapping[str, float],
 ) -> dict[str, Any]:
-    """A round's line in `rounds.jsonl`, without seconds and scores; clients, server: reports by where they ran."""
+    """A round's line in `rounds.jsonl`, without seconds and scores.
+
+    clients, server: reports by where they ran. notes: of the server's updates.
+    """
     line: dict[str, Any] = {
         "round": round + 1,
         "loss": mean_loss(clients),
@@ -41,8 +53,8 @@ def round_line(
         line["server_loss"] = mean_loss(server)
         line["server_seconds"] = sum(report.seconds for report in server)
         line["server_images"] = sum(report.images for report in server)
-    if notes := summaries([report.notes for report in clients]):
-        line["notes"] = notes
+    if summarised := summaries([*(report.notes for report in clients), notes]):
+        line["notes"] = summarised
     return line
 
 
@@ -52,7 +64,7 @@ def mean_loss(reports: Sequence[VisitReport]) -> float | None:
     return sum(losses) / len(losses) if losses else None
 
 
-def summaries(notes: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
+def summaries(notes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Minimum, mean and maximum of each number that visits have attached, by name: "min", "mean", "max"."""
     values: dict[str, list[float]] = defaultdict(list)
     for visit_notes in notes:
@@ -62,3 +74,17 @@ def summaries(notes: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
         name: {"min": min(sample), "mean": sum(sample) / len(sample), "max": max(sample)}
         for name, sample in values.items()
     }
+
+
+def broadcast_with_notes(
+    fabric: Fabric, update: Callable[[], Tree], notes: Mapping[str, Any]
+) -> tuple[Tree, dict[str, float]]:
+    """What rank 0's `update` returns, and the numbers or 0-d tensors that are in its `notes` by then, on every rank."""
+
+    def make() -> Tree:
+        server = update()
+        numbers = {key: torch.as_tensor(note, dtype=torch.float64, device=fabric.device) for key, note in notes.items()}
+        return {"server": server, "notes": numbers}
+
+    made = broadcast(fabric, make)
+    return made["server"], {name: float(number) for name, number in made["notes"].items()}

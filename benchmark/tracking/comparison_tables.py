@@ -10,6 +10,7 @@ from rich.table import Column, Table
 from benchmark.configuration.identity import settings
 from benchmark.tracking.comparison import MONITORS, Pool, RunContent, cell_of, monitored
 from benchmark.tracking.comparison_scores import SPREAD, ScoreLine, number
+from leaderboards.pages.columns import IDLE
 
 MOST_ROUNDS = 8
 """Largest number of rounds in the table of the monitor's scores."""
@@ -32,6 +33,7 @@ def tables(pools: Sequence[Pool], labels: Sequence[str], lines: Sequence[ScoreLi
         f"scores, the best marked {BEST}{spread}": (["protocol", "metric", "better"], _score_rows(pools, lines)),
         f"monitor: {MONITORS[key]}": (["round"], _monitor_rows(pools, key)),
         "costs": (["", "unit"], _cost_rows(pools)),
+        f"activity of what is added, {IDLE} hardly acts": (["", "hardly acts below"], _activity_rows(pools)),
         "settings that differ": (["key"], _setting_rows(pools)),
     }
     filled = []
@@ -99,6 +101,17 @@ def _cost(values: Sequence[float], form: str) -> str:
     if cell is None:
         return ""
     return f"{cell.mean:{form}}{f' ± {cell.spread:{form}}' if cell.spread else ''}"
+
+
+def _activity_rows(pools: Sequence[Pool]) -> Iterable[list[str]]:
+    """How much the methods' own ideas move something, mean over rounds and seeds."""
+    each = [[run.record.get("activity", {}) for run in pool.runs] for pool in pools]
+    bounds = {name: activity["bound"] for runs in each for found in runs for name, activity in found.items()}
+    for name, bound in bounds.items():
+        cells = [cell_of([found[name]["mean"] for found in runs if name in found]) for runs in each]
+        marks = [f" {IDLE}" if cell is not None and cell.mean < bound else "" for cell in cells]
+        texts = [number(cell, len(runs)) for cell, runs in zip(cells, each, strict=True)]
+        yield [name.replace("_", " "), f"{bound:g}", *map(str.__add__, texts, marks)]
 
 
 def _setting_rows(pools: Sequence[Pool]) -> Iterable[list[str]]:

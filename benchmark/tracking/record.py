@@ -64,6 +64,7 @@ def record(
         "bytes": {way: loop.ledger.total(way) for way in ("up", "down")} | {"visits": sum(loop.ledger.visits.values())},
         "epsilon": max(spent.values(), default=None),
         "privacy": privacy(loop, spent),
+        **({"activity": found} if (found := activity(loop)) else {}),
         "seconds": {
             "wall": float(sum(row["seconds"] for row in history)),
             "clients": float(sum(row["client_seconds"] for row in history)),
@@ -132,6 +133,16 @@ def privacy(loop: FederatedLoop, spent: Mapping[int, float]) -> dict[str, Any]:
         if notes:
             fields[name] = min(each["min"] if "min" in each else each["least"] for each in notes)  # least: earlier
     return fields
+
+
+def activity(loop: FederatedLoop) -> dict[str, dict[str, Any]]:
+    """The mean over rounds of each number that says how much the method's own idea moved, where a round has it."""
+    found = {}
+    for name, declared in loop.method.own_activity.items():
+        means = [row["notes"][name]["mean"] for row in loop.history if name in row.get("notes", {})]
+        if means:
+            found[name] = {"mean": sum(means) / len(means), "bound": declared.bound, "measures": declared.measures}
+    return found
 
 
 def json_value(value: Any) -> Any:

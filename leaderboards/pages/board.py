@@ -179,6 +179,8 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
         "unknown": any(row.server_images is None for row in rows),
         "spent": any(row.epsilon is not None for row in rows),
         "deltas": sorted({row.delta for row in rows if row.epsilon is not None and row.delta}),
+        "activity": {name: each for row in rows for name, each in row.activity.items()},
+        "idle": [row.row for row in rows if row.idle],
         "below": any(row.below for row in rows),
         "encoders": of_encoders(rows),
         "compared": _compared(rows),

@@ -23,7 +23,9 @@ BELOW_WORDS = (
 MEAN_ENCODER, WORST_ENCODER = "mean ", ", worst "
 """Before the mean accuracy of a row with several encoders, and before that of the worst of them."""
 ENCODERS_WORDS = "*mean* and *worst* are over the encoders that a run leaves, one a client or one an architecture."
-EPSILON, IMAGES = "epsilon", "images: clients + server"
+EPSILON, IMAGES, ACTIVITY = "epsilon", "images: clients + server", "activity"
+IDLE = "∅"
+"""Marks a row whose own idea hardly acts."""
 
 
 def _score(row: Row, key: str, decimals: int) -> str:
@@ -62,6 +64,20 @@ def _uniformity(row: Row) -> str:
     return " / ".join(MISSING if cell is None else f"{cell.mean:z.2f}" for cell in cells)
 
 
+def activity_words(name: str, mean: float) -> str:
+    """A number of how much an idea acts, by its name in a round's notes.
+
+    >>> activity_words("gradient_share", 0.1234)
+    'gradient share 0.12'
+    """
+    return f"{name.replace('_', ' ')} {mean:.2g}"
+
+
+def _activity(row: Row) -> str:
+    words = ", ".join(activity_words(name, each.mean) for name, each in row.activity.items())
+    return f"{words} {IDLE}" if row.idle else words or MISSING
+
+
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "rank": rank_of,
     "row": lambda row: row.row,
@@ -73,8 +89,9 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     IMAGES: _images,
     "seeds": lambda row: str(len(row.seeds)),
     EPSILON: lambda row: MISSING if row.epsilon is None else f"{three_digits(row.epsilon)} ({', '.join(row.covers)})",
+    ACTIVITY: _activity,
 }
-"""Heading -> a row's text; epsilon only where a row has spent any, images only where a server trains too."""
+"""Heading -> a row's text; epsilon and activity only where a row has any, images only where a server trains too."""
 _TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
 _PROBES, _LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
@@ -85,6 +102,7 @@ def _columns_of(rows: Iterable[Row]) -> list[str]:
     """The headings of a board."""
     rows = list(rows)
     shown = {EPSILON: any(row.epsilon is not None for row in rows), IMAGES: any(row.server_images != 0 for row in rows)}
+    shown[ACTIVITY] = any(row.activity for row in rows)
     return [column for column in COLUMNS if shown.get(column, True)]
 
 

@@ -134,6 +134,12 @@ function columns(rows) {
       up,
     ),
     column(
+      "activity",
+      "activity",
+      (row) => (Object.keys(row.activity).length ? Math.max(...Object.values(row.activity).map(([mean]) => mean)) : null),
+      (_, row) => activity(row),
+    ),
+    column(
       "made",
       "made at",
       (row) => row.dates[1],
@@ -142,6 +148,15 @@ function columns(rows) {
     ),
   ];
   return all.filter((column) => (view.more || !column.more) && rows.some((row) => column.value(row) !== null));
+}
+
+// How much what a row adds moves something; ∅ where it hardly acts. A tooltip says what is measured.
+function activity(row) {
+  const found = Object.entries(row.activity);
+  if (!found.length) return NONE;
+  const words = found.map(([name, [mean]]) => `${name.replaceAll("_", " ")} ${digits(mean)}`).join(", ");
+  const title = found.map(([name, [, bound, measures]]) => `${name}: ${measures}; hardly acts below ${bound}`).join(". ");
+  return el("span", { title }, row.idle ? `${words} ∅ hardly acts` : words);
 }
 
 // A score of a row; of several encoders it is named the mean, with the worst beside it.

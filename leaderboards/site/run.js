@@ -123,6 +123,12 @@ function facts(run) {
       "seconds",
       `${Math.round(wall)} of training, ${Math.round(clients)} of them at clients, ${Math.round(evaluation)} of evaluation; ${ranks}`,
     ],
+    [
+      "activity",
+      Object.entries(run.activity || {})
+        .map(([name, { mean, bound, measures }]) => `${name.replaceAll("_", " ")} ${digits(mean)} (${measures}; hardly acts below ${bound})`)
+        .join("; ") || null,
+    ],
     ["epsilon", run.epsilon === null ? null : String(run.epsilon)],
     ["commit", `${made.git || "none"}${made.dirty ? ", with changed files" : ""}`],
     ["date", made.date],

@@ -111,6 +111,17 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Activity:
+    """How much a method's own idea moves something: a number from 0, where the method is its base, to 1.
+
+    measures: what the number is, in words. bound: a run with a mean over rounds below it is marked.
+    """
+
+    measures: str
+    bound: float = 0.01
+
+
+@dataclass(frozen=True)
 class Client:
     """A client: its constant id, its number of images, the name of its architecture, and its own, if any."""
 
@@ -146,6 +157,7 @@ class RoundContext:
 
     members: the participating clients, sorted by id. clients: all clients of the federation.
     stream: a CPU generator of this round and phase, for the server's random numbers.
+    notes: measurements of the update for the round's line in `rounds.jsonl`, numbers or 0-d tensors.
     """
 
     round: int
@@ -154,6 +166,7 @@ class RoundContext:
     members: Sequence[Client]
     clients: Sequence[Client]
     stream: torch.Generator
+    notes: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -165,7 +178,7 @@ class Visit:
     Set by the work: batches (of one local epoch), counted (those and one too small to train on), steps (of the
     optimiser), lr_sum (the sum of those steps' learning rates), observed (the batches' messages, combined by `gather`).
     notes: measurements of this visit for the round's line in `rounds.jsonl`, numbers or 0-d tensors, which are read
-    together after `reply`; they are not sent to the server.
+    together after `reply`; they are not sent to the server. probed: whether its `gradient_share` is measured.
     """
 
     round: int
@@ -182,6 +195,7 @@ class Visit:
     lr_sum: float = 0.0
     observed: Message = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
+    probed: bool = False
 
     def weight(self, by: str) -> int:
         """Weight of the client's reply in a mean by examples, batches or clients."""

@@ -39,8 +39,11 @@ def mini(row: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     """A record with every optional field, of a scenario and row that all figures show."""
     noise = {"delta": 1e-5, "covers": ["R"], "clients": {"0": 8.25}, "anonymity": 5, "anonymity_claimed": 6.5}
     fields = {"scenario": "cifar10-mini", "curve": CURVE, "server": {"images": 100, "seconds": 2.5}}
+    activity = {"moved": {"mean": 0.001, "bound": 0.01, "measures": "it"}}
     rounds = {"done": 4, "planned": 5, "ended": "the privacy budget is spent"}
-    return record(row, seed, **{**fields, "rounds": rounds, "privacy": noise, "epsilon": 8.25, **changes})
+    return record(
+        row, seed, **{**fields, "rounds": rounds, "privacy": noise, "epsilon": 8.25, "activity": activity, **changes}
+    )
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,21 @@ def test_a_rows_epsilon_is_the_largest_of_any_client_and_seed():
         assert (row.epsilon, row.covers, row.delta) == expected
 
 
+def acts(**numbers: float) -> dict[str, Any]:
+    return {"activity": {key: {"mean": mean, "bound": 0.01, "measures": "it"} for key, mean in numbers.items()}}
+
+
+def test_a_row_is_idle_where_all_that_it_adds_is_below_its_bound_by_the_mean_over_seeds() -> None:
+    for each, idle, means in [
+        ([{}, {}], False, {}),
+        ([acts(a=0.0), acts(a=0.019)], True, {"a": 0.0095}),
+        ([acts(a=0.0), acts(a=0.021)], False, {"a": 0.0105}),
+        ([{}, acts(a=0.001, b=0.5)], False, {"a": 0.001, "b": 0.5}),
+    ]:
+        (row,) = made([record(seed=seed, **changes) for seed, changes in enumerate(each)])
+        assert (row.idle, {name: found.mean for name, found in row.activity.items()}) == (idle, pytest.approx(means))
+
+
 # Of `NOISY` the errors are -0.7, 0, 0.7; 0.7, -0.7, 0; and 0, 0.7, -0.7: two means differ from 2.7 on
 NOISY: dict[str, list[float | None]] = {"a": [49.3, 51, 52.7], "b": [48.7, 48.3, 50], "c": [46, 47.7, 47.3]}
 
@@ -96,7 +112,7 @@ def test_a_row_knows_which_rows_are_better_and_which_are_worse_in_any_order_of_r
 
 def test_with_a_missing_seed_rows_are_ordered_by_what_their_ranks_rest_on():
     """The hard seed 3 lowers the means of all rows but `lucky`, which lacks it and is the worst under all others."""
-    rows = made(records({"a": [60, 61, 59, 30.2], "b": [59, 60, 58, 29], "lucky": [57, 58, 56]}))
+    rows = made(records({"a": [60, 61, 59, 30.2], "b": [59.2, 60, 57.9, 29], "lucky": [53, 54.1, 52]}))
     assert [row.row for row in rows] == ["a", "b", "lucky"]
     assert rows[2].cells[HEADLINE].mean > rows[0].cells[HEADLINE].mean  # not the order of the plain means
     for order in ([-fitted(rows).effects[row.row] for row in rows], [row.rank for row in rows if row.rank]):
@@ -247,7 +263,7 @@ def test_seeds_of_one_order_share_a_row_though_older_records_have_its_hash_alone
 
 
 def test_ranks_are_averaged_over_scenarios_and_count_the_shared_rows_alone():
-    first = made(records({**NOISY, "d": three(70)}))  # d is missing below
+    first = made(records({**NOISY, "d": [69.7, 69.3, 71]}))  # d is missing below
     assert [(row.row, row.rank) for row in first][:2] == [("d", (1, 1)), ("a", (2, 3))]
     second = made(records({"a": three(40), "b": three(50), "c": three(30)}))
     averaged = ranks_by_scenario({"first": first, "second": second, "unranked": made(records({"a": [1.0]}))})

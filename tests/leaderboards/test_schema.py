@@ -74,8 +74,9 @@ def edit(path: str, value: Any) -> Any:
 
 def test_a_valid_record_passes_with_and_without_its_optional_values():
     optional = record(best=None, epsilon=8, deviations=[], encoders={}, scores={})
+    active = record(activity={"moved": {"mean": 0.5, "bound": 0.01, "measures": "it"}})
     nested = edit("federation server_learning_rate", 0.1)  # objects may hold more
-    for each in (record(), optional, edit("provenance git", "24983a0"), nested):
+    for each in (record(), optional, active, edit("provenance git", "24983a0"), nested):
         validate(each, "result.json")
 
 
@@ -84,6 +85,7 @@ def test_a_valid_record_passes_with_and_without_its_optional_values():
     [
         ("", 3, "the record is 3, expected an object"),
         ("schema", ..., "schema is missing"),
+        ("activity moved mean", 0.5, "activity.moved.bound is missing"),
         ("schema", 0, "schema is 0, this version reads 1"),
         ("schema", True, "schema is True, expected a whole number"),
         ("seed", 1.0, "seed is 1.0, expected a whole number, 0 or more"),

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from benchmark.configuration import files
 from benchmark.execution.parallel import ParallelExecutor
 from benchmark.experiment import factory
 from benchmark.federation import loop
@@ -119,6 +120,16 @@ class InterfaceContract(Contract):
                         expected[round, name, direction, entry] = members * size
         assert loop.ledger.lines == expected
 
+    def test_what_builds_on_another_row_says_in_every_run_how_much_its_own_idea_moved(self, unbroken: Any) -> None:
+        lines = [row.get("notes", {}) for row in unbroken.loop.history]
+        activity, noted = unbroken.loop.method.own_activity, {name for notes in lines for name in notes}
+        assert activity.keys() <= noted
+        assert all(
+            0 <= notes[name]["min"] <= notes[name]["max"] <= 1 for notes in lines for name in activity & notes.keys()
+        )
+        shipped = (files.CONFIGS / "method" / f"{self.method}.yaml").exists()
+        assert activity or not (shipped and "over" in files.facts("method", self.method))
+
     def test_memory_never_travels(self, tmp_path: Path) -> None:
         run = run_helpers.build_run(tmp_path, self.method, *self.overrides, "federation.participation=1")
         loop, canary = run.loop, 12345.678
@@ -200,7 +211,7 @@ class InterfaceContract(Contract):
         own, other, what = row
         ours, theirs = run_helpers.trained(self.method, *self.with_row(own)), run_helpers.trained(*shlex.split(other))
         if what == "state":
-            assert run_helpers.same(run_helpers.state(ours), run_helpers.state(theirs))
+            assert run_helpers.same(*(run_helpers.state(run, activity=False) for run in (ours, theirs)))
         elif what == "weights":
             assert run_helpers.same(ours.loop.server["weights"], theirs.loop.server["weights"])
         else:

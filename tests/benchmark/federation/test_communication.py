@@ -74,10 +74,11 @@ def test_a_line_sums_its_visits_and_summarises_their_notes():
     ]
     line = {"round": 2, "loss": 3.0, "images": 13, "client_seconds": 2.25, "bytes_up": {"weights": 28}}
     line |= {"bytes_down": {}}
-    notes = {"drift": {"min": 1.0, "mean": 2.0, "max": 4.0}, "lambda": {"min": 3.0, "mean": 3.0, "max": 3.0}}
-    assert round_line(1, clients, [], ledger) == line | {"notes": notes}
+    notes = {"drift": {"min": 1.0, "mean": 2.0, "max": 4.0}}
+    notes |= {name: dict.fromkeys(("min", "mean", "max"), number) for name, number in (("lambda", 3.0), ("moved", 0.5))}
+    assert round_line(1, clients, [], ledger, {"moved": 0.5}) == line | {"notes": notes}
     server = {"server_loss": None, "server_seconds": 0.25, "server_images": 0}
     nothing = {"loss": None, "images": 0, "client_seconds": 0, "bytes_up": {}}
-    assert round_line(2, [], [VisitReport(-1, {}, None, None, 0, 0.25, {"a": 1.0})], ledger) == (
+    assert round_line(2, [], [VisitReport(-1, {}, None, None, 0, 0.25, {"a": 1.0})], ledger, {}) == (
         line | {"round": 3} | nothing | server
     )

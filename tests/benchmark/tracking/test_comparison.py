@@ -41,7 +41,14 @@ def folders(tmp_path_factory):
 def test_scores_curves_costs_and_settings_of_runs_are_printed_side_by_side(folders, capsys):
     assert main(["compare", *map(str, folders[:2])]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    for word in ("linear/v1 accuracy higher", "alignment lower", "monitor: kNN", "sent by clients MB", "method.mu 0.5"):
+    for word in (
+        "gradient share 0.01",
+        "linear/v1 accuracy higher",
+        "alignment lower",
+        "monitor: kNN",
+        "sent by clients MB",
+        "method.mu 0.5",
+    ):
         assert word in printed
     assert (folders[0].parent.parent / "compare.png").is_file()
 
@@ -88,7 +95,7 @@ def test_seeds_of_a_row_are_a_column_of_means_and_spreads(folders):
     assert [pool.seeds for pool in pools] == [(0, 1, 2), (0,)]
     assert names(pools) == ["fedavg (3 seeds)", "fedprox+mu=0.5"]
     assert cells(pools) == {"accuracy": ("53.00 ± 3.00*", "52"), "k": ("9", "")}  # plain where seeds do not differ
-    scores, monitor, costs, differing = tables(pools, names(pools), score_lines(pools))
+    scores, monitor, costs, active, differing = tables(pools, names(pools), score_lines(pools))
     assert "sample standard deviation" in str(scores.title)
     last, total = first.points[-1]["monitor"], sum(line["seconds"] for line in first.history)
     assert list(monitor.columns[1].cells)[-1] == f"{last + 1:.2f} ± 1.73"
@@ -96,6 +103,8 @@ def test_seeds_of_a_row_are_a_column_of_means_and_spreads(folders):
     assert shown["rounds"] == "3 of 3"
     assert shown["training"] == f"{total + 1:.1f} ± 1.7"
     assert "±" not in shown["sent by clients"]
+    share = f"{second.record['activity']['gradient_share']['mean']:.4g}"
+    assert [list(column.cells) for column in active.columns] == [["gradient share"], ["0.01"], [""], [share]]
     assert dict(zip(differing.columns[0].cells, differing.columns[1].cells, strict=True))["seed"] == "0, 1, 2"
 
 

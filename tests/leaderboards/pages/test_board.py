@@ -78,6 +78,24 @@ def test_epsilon_has_a_column_where_a_row_has_spent_any():
     assert "../docs" not in away
 
 
+def test_activity_has_a_column_and_a_row_that_hardly_acts_is_no_evidence():
+    assert "activity" not in markdown(RECORDS)
+    rows = {"fedavg-simclr": [50.0, 50.0, 53.0], "fedprox": [56.0, 58.0, 57.0], "fedx": [66.0, 68.0, 67.0]}
+    given = {"fedprox": 0.0014, "fedx": 0.25}
+    entries = records(rows)
+    for each in entries:
+        if mean := given.get(each["row"]):
+            each["activity"] = {"gradient_share": {"mean": mean, "bound": 0.01, "measures": "the added_part"}}
+    page = markdown(entries)
+    assert "| seeds | activity |" in page
+    assert "| 3 | gradient share 0.0014 ∅ |" in page
+    assert "| 3 | gradient share 0.25 |" in page
+    assert "| 3 | – |" in page
+    assert "gradient share, the added\\_part (hardly acts below 0.01).\n∅ hardly acts: " in page
+    verdicts = {line.split(" | ")[0]: line.split(" | ")[5] for line in page.splitlines() if " of 3 | " in line}
+    assert verdicts == {"| fedprox": "hardly acts", "| fedx": "more"}
+
+
 def test_the_page_says_what_rows_add_and_whether_that_counts():
     rows = {
         "fedavg-align_uniform": [50.0, 50.0, 53.0],

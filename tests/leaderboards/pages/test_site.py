@@ -96,6 +96,15 @@ def curves_of(page):
     return page.get_by_role("figure").filter(has_text="Over training")
 
 
+def test_a_row_that_hardly_acts_is_marked_with_what_is_measured(visit, tmp_path):
+    activity = {"gradient_share": {"mean": 0.0014, "bound": 0.01, "measures": HOSTILE}}
+    at = written(tmp_path, [record("ssd", 0, 50.0, activity=activity), record("plain")])
+    cell = visit("board", at=at).get_by_text("gradient share 0.0014 ∅ hardly acts")
+    assert cell.get_attribute("title") == f"gradient_share: {HOSTILE}; hardly acts below 0.01"
+    words = f"gradient share 0.0014 ({HOSTILE}; hardly acts below 0.01)"
+    assert words in visit("run/cifar10-micro/ssd/seed0", at=at).inner_text("body")
+
+
 def test_rows_are_sorted_by_what_is_clicked_and_all_scores_can_be_shown(visit):
     page = visit()
     assert rows(page) == ["ssd", "orchestra", "fedavg-byol", HOSTILE]
