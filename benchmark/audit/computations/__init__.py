@@ -1,0 +1,9 @@
+"""Numbers of ours beside published ones that need no run of the paper's setting, computed by the suite's code.
+
+Importing the package enters all computations in `leaderboards.papers.computed`, those of papers' own numbers too.
+"""
+
+from benchmark.audit.computations import fedsc, messages, orchestra, partitions, small_runs
+from leaderboards.papers import own_numbers
+
+__all__ = ["fedsc", "messages", "orchestra", "own_numbers", "partitions", "small_runs"]
