@@ -119,7 +119,8 @@ def fedx_more_labels(rows: Rows) -> list[bool]:
 def flesd_clients(cell: Published, printed: Printed) -> list[float]:
     """The mean or the minimum of the clients of a row of Table 3."""
     row = printed["flesd, table 3"][cell.row]
-    return [{"Mean": fmean, "Min": min}[cell.column](row[client] for client in CLIENTS)]
+    clients = [row[client] for client in CLIENTS]
+    return [min(clients) if cell.column == "Min" else fmean(clients)]
 
 
 @computation("own/flesd-min-local")

@@ -56,8 +56,10 @@ class Federation(NamedTuple):
 
     def loss(self, views: Views, others: Tensor | None = None) -> Tensor:
         """A client's loss, FedAvg's or, with the mean of the others' matrices, FedSC's at alpha = 1 / K."""
-        share = {"others": {"R": others}, "cross": {"weight": torch.tensor(1 - 1 / CLIENTS)}}
-        self.method.context = {} if others is None else share
+        self.method.context = {}
+        if others is not None:
+            weight = torch.tensor(1 - 1 / CLIENTS)
+            self.method.context = {"others": {"R": others}, "cross": {"weight": weight}}
         return self.method.loss(self.method.objective(*views), None)  # type: ignore[arg-type] # no batch is read
 
     def error(self) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -23,6 +24,7 @@ from eval.clustering import mixing
 from leaderboards.papers.computed import Printed, computation
 from leaderboards.papers.tables import Published
 from methods.maths import equal_clusters
+from methods.objectives.clustering import Clustering
 
 ROUNDS = 10
 SCENARIO = "orchestra/cifar10-cross-device"
@@ -55,6 +57,7 @@ def mixing_after(run: Run, round: int) -> float:
     method.load(server["weights"])
     method.eval()
     images = run.evaluator.plain(torch.tensor(run.evaluator.images.train.images))
+    assert isinstance(method.objective, Clustering)
     return mixing(method.objective.target_embeddings(images), server["centroids"]["mu"])
 
 
@@ -67,7 +70,7 @@ def orchestra_clustering(_: Published, __: Printed) -> list[float]:
     with dry_loop(config) as loop:
         objective = loop.method.objective.train()
         views = tuple(torch.randn(batch, 3, 32, 32) for _ in objective.views)
-        images = Batch(views, torch.arange(batch), torch.zeros(batch, dtype=torch.int64))
+        images: Any = Batch(views, torch.arange(batch), torch.zeros(batch, dtype=torch.int64))
         training = epochs * (IMAGES // batch) * seconds(lambda: objective.loss(objective(*views), images).backward())
     clusters = config.method.local_clusters
     clustering = seconds(lambda: equal_clusters(rows, clusters, torch.Generator().manual_seed(0)))
