@@ -140,7 +140,7 @@ def test_nothing_moved(checkout, capsys):
         ("leaderboards/results/cifar10-micro/ssd/seed0.json", "50.0", "50.7", "cifar10-micro/ssd/seed0"),
         ("leaderboards/published/ssd.yaml", "80.84", "80.85", "80.85"),
         ("CHANGELOG.md", golden.mark(golden.read(ROOT / golden.FILE)), "golden", "CHANGELOG.md"),
-        ("leaderboards/verdicts.json", '"off"', '"reproduced"', "verdict: orchestra, table 4"),
+        ("leaderboards/verdicts.json", '"off"', '"reproduced"', "verdict: fedsc, theory"),
         ("leaderboards/README.md", "50.5", "50.6", "leaderboards/README.md"),
         ("docs/reproduction.md", "80.84", "80.85", "docs/reproduction.md"),
     ],
