@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from benchmark.audit import golden
+from benchmark.audit import computations, golden
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.suites import shipped_rows, shipped_scenarios
 from benchmark.tracking.progress import Display
@@ -27,8 +27,8 @@ SHOWN = 60
 def measured(cells: Iterable[Published]) -> dict[str, list[float]]:
     """Place of each computed cell -> our values: those of computations of minutes as committed, all others anew."""
     known = computed.read(FOLDER / computed.FILE)
-    places = {cell.place for cell in cells if cell.computed and computed.of(cell).stored}
-    return computed.measure(cells) | {place: values for place, values in known.items() if place in places}
+    places = {cell.place for cell in cells if cell.computed and computations.of(cell).stored}
+    return computations.measure(cells) | {place: values for place, values in known.items() if place in places}
 
 
 def capture(display: Display) -> None:
