@@ -23,7 +23,7 @@ DOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 WORKERS = --numprocesses auto --maxprocesses 8 --dist worksteal
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS)
 
-.PHONY: help install benchmark test quick long mutants check pages docs tutorials fuzz rehearse soak ranks scenarios parity regress board site publish privacy campaign bench gpu clean
+.PHONY: help install benchmark test quick long mutants check pages docs tutorials fuzz rehearse soak ranks scenarios parity computed regress board site publish privacy campaign bench gpu clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ scenarios: install  ## two rounds of every paper's setting at full model size: m
 
 parity: install  ## compare methods with their authors' codes, write docs/reference/parity.md: a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark parity accelerator=cpu
+
+computed: install  ## measure again the published numbers whose computations take minutes (NAMES="simulated/fedsc-rate")
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark.audit.computations $(NAMES)
 
 regress: install  ## fail where a number moved: golden runs, verdicts, committed tables (TABLE=file.md)
 	$(BIN)/python -m benchmark regress $(if $(TABLE),table=$(TABLE))

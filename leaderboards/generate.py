@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 from leaderboards import error_rates, store
 from leaderboards.markdown import MISSING, replace_between, rewrite
 from leaderboards.pages import board, methods, parity, privacy, reproduction, site, studies
-from leaderboards.papers import tables, verdicts
+from leaderboards.papers import computed, tables, verdicts
 from leaderboards.schema import Record, RecordError, is_number
 
-MEASURED = "measured.json"
-"""In the leaderboards' folder: place of a published cell that needs no run -> our values by seed."""
 DIGESTS = "record_hashes.json"
 """In the leaderboards' folder: run -> hash of its record, so that no number of a record changes unnoticed."""
 GENERATED = ("leaderboards/README.md", f"leaderboards/{DIGESTS}", "leaderboards/figures/*.svg", "docs/studies/*.svg")
@@ -37,10 +35,7 @@ def judged(records: Sequence[Record], folder: Path) -> list[verdicts.Verdict]:
     """A verdict on every published cell, of the folder's own papers where it has any."""
     papers = folder / tables.FOLDER.name
     papers = papers if papers.is_dir() else tables.FOLDER
-    file = papers.parent / MEASURED
-    command = "regress capture=true"
-    measured = store.read_table(file, dict[str, list[float]], "measured cells", command) if file.exists() else {}
-    return verdicts.judged(tables.collect(papers), records, measured)
+    return verdicts.judged(tables.collect(papers), records, computed.read(papers.parent / computed.FILE))
 
 
 def write(records: Sequence[Record], folder: Path, docs: Path | None = None, guarded: bool = True) -> None:

@@ -6,7 +6,8 @@ the values mean nothing.
 """
 
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -171,22 +172,9 @@ def write(methods: Sequence[Method]) -> None:
 
 def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
     """Each entry that leaves a client, with a description of its rounds; and the state that stays with the client."""
-    config.accelerator = "cpu"
-    # only two of them are observed
-    pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 32, 32), dtype=np.uint8)
-    split = Split(pixels, np.arange(IMAGES) % 10)
-    images = Source("noise", split, split, tuple(map(str, range(10))), "")
-    method = factory.method(config, images)
-    recipe, everything = factory.recipe(config, images), np.arange(IMAGES)
-    channels_last = config.training.channels_last
-    data = FederatedDataModule(images, [everything], recipe, public=everything, channels_last=channels_last)
-    fabric, streams = factory.fabric(merge(config, ["devices=1"]), RankProcesses()), Streams(config.seed)
-    work = DryRunExecutor(fabric, method, data, factory.local_training(config), streams)
-    clients, recorder = Clients(data.parts), ReplyRecorder()
-    with tempfile.TemporaryDirectory() as folder:
-        loop = build_loop(config, work, clients, Path(folder), everybody=True, compressed=False)
+    recorder = ReplyRecorder()
+    with dry_loop(config) as loop:
         loop.callbacks = [recorder]
-        loop.restore()
         plans = [loop.plan(round) for round in range(loop.rounds)]
         run_instead = representatives(plans)
         last = loop.rounds - 1
@@ -203,6 +191,26 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
         for entry in recorder.entries.get(representative, ()):
             rounds.setdefault(replace(entry, shape="", bytes=0), {})[round] = entry
     return [describe_entry(sent, plans) for sent in rounds.values()], state
+
+
+@contextmanager
+def dry_loop(config: DictConfig) -> Iterator[FederatedLoop]:
+    """A loop at its first round, of one client that does no work; its messages have the bytes of a run's."""
+    config.accelerator = "cpu"
+    # only two of them are observed
+    pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 32, 32), dtype=np.uint8)
+    split = Split(pixels, np.arange(IMAGES) % 10)
+    images = Source("noise", split, split, tuple(map(str, range(10))), "")
+    method = factory.method(config, images)
+    recipe, everything = factory.recipe(config, images), np.arange(IMAGES)
+    channels_last = config.training.channels_last
+    data = FederatedDataModule(images, [everything], recipe, public=everything, channels_last=channels_last)
+    fabric, streams = factory.fabric(merge(config, ["devices=1"]), RankProcesses()), Streams(config.seed)
+    work = DryRunExecutor(fabric, method, data, factory.local_training(config), streams)
+    with tempfile.TemporaryDirectory() as folder:
+        loop = build_loop(config, work, Clients(data.parts), Path(folder), everybody=True, compressed=False)
+        loop.restore()
+        yield loop
 
 
 def representatives(plans: Sequence[Sequence[Phase]]) -> list[int]:

@@ -6,7 +6,8 @@ from typing import Any
 
 from leaderboards.markdown import MISSING, render, replace_between
 from leaderboards.pages.parity import Parity
-from leaderboards.papers.tables import Published
+from leaderboards.papers.computed import KINDS
+from leaderboards.papers.tables import CLAIM, Published
 from leaderboards.papers.training import in_words
 from leaderboards.papers.verdicts import OFF, OPEN, REPRODUCED, Verdict
 from leaderboards.schema import Record
@@ -14,6 +15,8 @@ from leaderboards.store import load_yaml
 
 EXPLANATIONS: dict[str, str] = load_yaml("explanations.yaml")
 """Table, as "paper, table" -> the likely reason why our numbers differ."""
+TRAINED = "runs of the paper's setting"
+"""What the verdicts of cells that nothing computes are from."""
 
 
 def tables(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
@@ -37,19 +40,26 @@ def filled(page: str, verdicts: Sequence[Verdict], records: Sequence[Record] = (
         found = [each for each in results if (each.scenario.partition("/")[0], each.method, each.objective) == run]
         return ", ".join(f"{each.file}{'' if each.met else ' (not met)'}" for each in found) or "none"
 
-    functions = (laid_out, printed, runs, remarks, explained, parity_of, heading)
+    functions = (laid_out, printed, runs, remarks, explained, parity_of, heading, against, decimals)
     shown: dict[str, Any] = {function.__name__: function for function in functions}
     shown |= {"counted": counted(verdicts), "trained": trained(verdicts)}
     return replace_between(page, "published", render("reproduction.md.j2", groups=tables(verdicts), **shown))
 
 
 def counted(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """How many numbers there are, how many by verdict, and how many open ones by their reason."""
+    """How many numbers there are, how many by verdict, by what the verdicts are from, and open ones by their reason."""
     kinds = Counter(verdict.kind for verdict in verdicts)
     reasons = Counter(verdict.why for verdict in verdicts if verdict.kind == OPEN)
-    trained = sum(verdict.kind != OPEN and verdict.cell.ours is not None for verdict in verdicts)
-    counts = {"all": len(verdicts), "reproduced": kinds[REPRODUCED], "off": kinds[OFF], "trained": trained}
-    return {**counts, "reasons": reasons.most_common()}
+    sources = Counter((source(verdict.cell), verdict.kind) for verdict in verdicts if verdict.kind != OPEN)
+    known = (*KINDS.values(), TRAINED)
+    by_source = [(name, sources[name, REPRODUCED], sources[name, OFF]) for name in known]
+    counts = {"all": len(verdicts), "reproduced": kinds[REPRODUCED], "off": kinds[OFF]}
+    return {**counts, "sources": [line for line in by_source if any(line[1:])], "reasons": reasons.most_common()}
+
+
+def source(cell: Published) -> str:
+    """What a verdict on this cell is from, in words."""
+    return KINDS.get(cell.computed.partition("/")[0], TRAINED)
 
 
 def trained(verdicts: Sequence[Verdict]) -> dict[str, list[tuple[str, str, str, list[str]]]]:
@@ -105,6 +115,18 @@ def remarks(group: Sequence[Verdict]) -> list[str]:
 def explained(cell: Published) -> str:
     """The likely reason why a table and ours differ; empty where none is known."""
     return EXPLANATIONS.get(f"{cell.paper}, {cell.where}", "")
+
+
+def against(verdict: Verdict) -> str:
+    """Of a claim that has a verdict, how many comparisons contradict it; else empty."""
+    if verdict.cell.unit != CLAIM or verdict.ours is None:
+        return ""
+    return f"{verdict.delta:.0f} of {verdict.ours.n} against it"
+
+
+def decimals(cell: Published) -> int:
+    """Digits of our number after the point: two, and four beside a number below a tenth."""
+    return 4 if not isinstance(cell.value, str) and 0 < abs(cell.value) < 0.1 else 2
 
 
 def printed(cell: Published) -> str:

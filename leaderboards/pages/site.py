@@ -125,6 +125,7 @@ def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
         "ours": _rounded(verdict.ours),
         "delta": _rounded(verdict.delta),
         "within": _rounded(verdict.within),
+        "against": reproduction.against(verdict) or None,
         "place": None if cell.ours is None else " ".join(cell.ours),
         "why": verdict.why or None,
     }

@@ -2,9 +2,12 @@
 
 docs/how-to/boards.md describes the files of `published/`. A level (paper, table, column, row) gives its cells `unit`,
 keys of SETTINGS, and for our number `scenario`, `row` and `score` ("protocol metric"), where `{alpha}` stands for the
-setting of that name; `no_run` says why there is none. A later level replaces what an earlier one gives, null removes
-it; a row may give a list, one item for each column. A `remark` of any level is kept; a row's `remarks`, by heading, are
-on one cell each. A paper's `training` is described in `training.py`.
+setting of that name; `no_run` says why there is none. `computed` names what calculates our number without a run
+(`computed.py`), `within` the largest difference that agrees, `agrees` on which side (AGREES). A later level replaces
+what an earlier one gives, null removes it; a row may give a list, one item for each column. A `remark` of any level is
+kept, but a paper's on numbers that are computed; a row's `remarks`, by heading, are on one cell each. A paper's
+`training` is described in `training.py`. A table with `rows_of` has the values of another table's rows, all or those
+that `rows` names, under its own headings.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,9 +33,18 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {key: Setting(**fields) for key, fields in load_yaml("published_settings.yaml").items()}
-UNITS = ("%", "classes", "degrees", "dimensions", "distance^2", "nats", "words")
+CLAIM = "claim"
+"""Unit of a sentence that comparisons may contradict."""
+TEXTS = ("words", CLAIM)
+"""Units whose values are words."""
+UNITS = (
+    *("%", "bytes", "classes", "correlation", "degrees", "dimensions", "distance^2", "error", "images", "nats"),
+    *("points", "rounds", "x", *TEXTS),
+)
+AGREES = ("equal", "at most", "at least")
+"""What our number has to be of a published one to agree with it, up to the difference that is allowed."""
 OURS = ("scenario", "row", "score")
-KEYS = ("unit", "no_run", *OURS)
+KEYS = ("unit", "no_run", "computed", "within", "agrees", *OURS)
 """What any level may give, beside settings and remarks."""
 Content = Mapping[str, Any]
 """What a level of a file gives its cells."""
@@ -52,6 +64,7 @@ class Published:
 
     spread: the paper's standard deviation, None where it gives none. ours: None where we measure no such number, and
     no_run: why. column_index: of its column, from the left. training: how the paper trained, where we measure it.
+    computed: what calculates our number without a run. within: the largest difference that agrees, None: the unit's.
     """
 
     paper: str
@@ -70,6 +83,9 @@ class Published:
     column_index: int
     no_run: str = ""
     training: Mapping[str, Given] = field(default_factory=dict)
+    computed: str = ""
+    within: float | None = None
+    agrees: str = AGREES[0]
 
     @property
     def where(self) -> str:
@@ -113,15 +129,32 @@ def read(file: Path) -> list[Published]:
     cells: list[Published] = []
     for name, table in paper["tables"].items():
         where = f"{file.name}, table {name}"
-        _check_keys(where, table, ("title", "columns", "rows"), ("setting", "remark", *KEYS))
+        _check_keys(where, table, ("title", "columns"), ("rows", "rows_of", "setting", "remark", *KEYS))
         source = {**{key: paper[key] for key in ("paper", "name")}, "cite": cite, "table": str(name)}
         source |= {"title": table["title"]}
-        for row, content in table["rows"].items():
+        for row, content in _rows(where, paper, table).items():
             cells += _row(f"{where}, {row}", paper, table, content, patterns, {**source, "row": str(row)})
     if idle := training.unused(patterns, (cell.training for cell in cells)):
         why = "sets nothing for any scenario and row of the file"
         raise RecordError(f"{file.name}: training pattern {idle[0]!r} {why}")
     return cells
+
+
+def _rows(where: str, paper: Content, table: Content) -> Mapping[str, Content]:
+    """The rows of a table; with `rows_of` the values that another table prints under the same headings."""
+    if "rows_of" not in table:
+        _check_keys(where, table, ("rows",), tuple(table))
+        return dict(table["rows"])
+    source = paper["tables"].get(table["rows_of"], {})
+    if "rows_of" in source or "rows" not in source:
+        raise RecordError(f"{where}: rows_of is {table['rows_of']!r}, which is no table of the file with rows")
+    unknown = [name for name in table.get("rows", ()) if name not in source["rows"]]
+    unknown += [name for name in table["columns"] if name not in source["columns"]]
+    if unknown:
+        raise RecordError(f"{where}: table {table['rows_of']} has no {unknown[0]!r}")
+    places = [list(source["columns"]).index(name) for name in table["columns"]]
+    values = {name: source["rows"][name]["values"] for name in table.get("rows", source["rows"])}
+    return {name: {"values": [row[place] for place in places]} for name, row in values.items()}
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -160,7 +193,8 @@ def _row(
             raise RecordError(f"{here}: no unit, give one to the paper, the table or the column")
         value, spread = _value(here, row_content["values"], merged["unit"])
         setting = {key: _setting(here, key, merged[key]) for key in SETTINGS if key in merged}
-        remarks = [level.get("remark") for level in (paper, table, column_content, content)]
+        of_paper = {} if merged.get("computed") else paper
+        remarks = [level.get("remark") for level in (of_paper, table, column_content, content)]
         remarks.append(content.get("remarks", {}).get(column))
         ours = _ours(here, merged, setting)
         yield Published(
@@ -174,8 +208,25 @@ def _row(
             ours=ours,
             column_index=index,
             no_run=str(merged.get("no_run", "")),
+            computed=str(merged.get("computed", "")),
+            within=_within(here, merged),
+            agrees=_agrees(here, merged),
             training=training.of_row(here, patterns, ours.scenario, ours.row) if ours else {},
         )
+
+
+def _within(where: str, merged: Content) -> float | None:
+    within = merged.get("within")
+    if within is not None and not (is_number(within) and within >= 0):
+        raise RecordError(f"{where}: within is {within!r}, expected a number, at least 0")
+    return within
+
+
+def _agrees(where: str, merged: Content) -> str:
+    agrees = merged.get("agrees", AGREES[0])
+    if agrees not in AGREES:
+        raise RecordError(f"{where}: agrees is {agrees!r}; there are {', '.join(AGREES)}")
+    return str(agrees)
 
 
 def _setting(where: str, key: str, value: object) -> object:
@@ -191,10 +242,10 @@ def _value(where: str, value: object, unit: object) -> tuple[float | str, float 
     """A cell's number, or its text, and its spread."""
     if unit not in UNITS:
         raise RecordError(f"{where}: unit is {unit!r}; there are {', '.join(UNITS)}")
-    if unit == "words" and isinstance(value, str):
+    if unit in TEXTS and isinstance(value, str):
         return value, None
     numbers: list[Any] = value if isinstance(value, list) and len(value) == 2 else [value]
-    if unit == "words" or not all(map(is_number, numbers)):
+    if unit in TEXTS or not all(map(is_number, numbers)):
         raise RecordError(f"{where}: {value!r} is not a value in {unit}")
     if unit == "%" and not 0 <= numbers[0] <= 100:
         raise RecordError(f"{where}: {value!r} is not from 0 to 100 %")
@@ -220,7 +271,8 @@ MEASURES = {"linear probe": "linear-", "fine-tuning": "semi-", "angle between cl
 """A paper's evaluation -> prefix of the ids of the protocols that do the same."""
 
 WHOSE = {"min": " accuracy_worst", "mean": " accuracy"}
-"""A paper's client -> our metric as it is shown (`encoders.shown`), where every client has an encoder of its own."""
+"""A paper's client -> our metric as it is shown (`encoders.shown`), where every client has an encoder of its own. Of a
+client by its number, it is the accuracy of that client's encoder."""
 
 FITTING: dict[str, Callable[[Mapping[str, object], str], bool]] = {
     "evaluation": lambda setting, score: (
@@ -228,7 +280,7 @@ FITTING: dict[str, Callable[[Mapping[str, object], str], bool]] = {
     ),
     "target": lambda setting, score: score.startswith(f"transfer-{plain(setting['target'])}/"),
     "labels": lambda setting, score: score.endswith(f"accuracy_{setting['labels']}pct"),
-    "client": lambda setting, score: score.endswith(WHOSE.get(str(setting["client"]), " ")),
+    "client": lambda setting, score: score.endswith(WHOSE.get(str(setting["client"]), WHOSE["mean"])),
     "pick": lambda setting, score: setting["pick"] == ("best" if score.endswith("_best_on_test") else "last"),
 }
 """Settings that no record holds -> whether our score, by its name, measures what they ask for."""

@@ -2,9 +2,10 @@
 
 A cell is *reproduced* where |our mean - the paper's| <= max(1 point, 2 sigma), sigma the larger of our spread over
 at least three seeds and the paper's own; *off* where it is not; *open* where we have no number at the paper's setting,
-or no rule for its unit. Only runs that completed all their rounds count, and only where the record confirms every
-setting that the paper, or else its released code, gives: a number of another setting is never compared with a paper's.
-What neither gives is named beside the table, as open.
+or no rule for its unit. A cell's own `within` takes the place of the point, and its `agrees` may ask for a number at
+most or at least the paper's. A claim is *off* where a comparison contradicts it. Only runs that completed all their
+rounds count, and only where the record confirms every setting that the paper, or else its released code, gives: a
+number of another setting is never compared with a paper's. What neither gives is named beside the table, as open.
 """
 
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from leaderboards import store
 from leaderboards.papers import training
-from leaderboards.papers.tables import FITTING, SETTINGS, Published, plain
+from leaderboards.papers.tables import CLAIM, FITTING, SETTINGS, Published, plain
 from leaderboards.rank import Cell, metric_values
 from leaderboards.schema import Record, RecordError
 
@@ -26,6 +27,8 @@ FILE = "verdicts.json"
 """In the leaderboards' folder: place -> verdict of every cell that is not open, as committed."""
 ALLOWED = {"%": 1.0, "classes": 0.005}
 """Difference between two numbers that is always allowed, by unit: a point of accuracy, the rounding of a mean."""
+ROUNDING = 1e-9
+"""Excess over the allowed difference that is due to binary fractions."""
 ABSENT = {"partition.share": 1.0, "public.share": 1.0}
 """Settings that a record leaves out at these values."""
 CUT = "training.steps"
@@ -39,7 +42,8 @@ class Verdict:
     """The verdict on a published cell.
 
     kind: REPRODUCED, OFF or OPEN. ours: our mean and spread, None without a run. delta: ours minus the paper's, in the
-    cell's unit. within: the largest difference of a reproduced cell. why: the reason for an open one, in words.
+    cell's unit; of a claim the comparisons against it. within: the largest difference of a reproduced cell. why: the
+    reason for an open one, in words.
     """
 
     cell: Published
@@ -55,7 +59,8 @@ def judged(
 ) -> list[Verdict]:
     """A verdict on every cell, in the order of the cells.
 
-    measured: place of a cell that needs no run -> our values by seed.
+    measured: place of a cell that needs no run -> our values by seed; of a claim one for each comparison, 1 where it
+        contradicts the claim.
     """
     measured, runs = measured or {}, dict[tuple[str, str], list[Record]]()
     for record in records:
@@ -79,20 +84,32 @@ def _judge(cell: Published, group: Sequence[Record]) -> Verdict:
         return Verdict(cell, OPEN, why=f"not run to its end: {max(run['rounds']['done'] for run in group)} rounds")
     if unlike := differences(cell, complete[0]):
         return Verdict(cell, OPEN, why=f"run at another setting: {'; '.join(unlike)}")
-    sample = metric_values(complete, cell.ours.score)
+    sample = _sample(cell, complete)
     if not sample:
         return Verdict(cell, OPEN, why=f"not measured by {cell.ours.score.partition(' ')[0]}")
     return _compare(cell, sample)
 
 
+def _sample(cell: Published, records: Sequence[Record]) -> list[float]:
+    """Our values by seed; of a cell of one client those of that client's encoder."""
+    if not isinstance(client := cell.setting.get("client"), int):
+        return metric_values(records, cell.ours.score)  # type: ignore[union-attr] # the caller has checked it
+    own = [{**record, "scores": record["encoders"].get(f"client{client}", {}), "encoders": {}} for record in records]
+    return metric_values(own, cell.ours.score)  # type: ignore[union-attr]
+
+
 def _compare(cell: Published, sample: Sequence[float]) -> Verdict:
     ours = Cell.of(sample)
-    if isinstance(cell.value, str) or cell.unit not in ALLOWED:
+    if cell.unit == CLAIM:
+        return Verdict(cell, OFF if sum(sample) else REPRODUCED, ours, sum(sample), 0.0)
+    allowed = ALLOWED.get(cell.unit) if cell.within is None else cell.within
+    if isinstance(cell.value, str) or allowed is None:
         return Verdict(cell, OPEN, ours, why=f"no rule for {cell.unit}")
     spread = (ours.spread or 0.0) if ours.n >= SEEDS else 0.0
-    within = max(ALLOWED[cell.unit], 2 * max(spread, cell.spread or 0.0))
+    within = max(allowed, 2 * max(spread, cell.spread or 0.0))
     delta = ours.mean - cell.value
-    return Verdict(cell, REPRODUCED if abs(delta) <= within else OFF, ours, delta, within)
+    excess = {"equal": abs(delta), "at most": delta, "at least": -delta}[cell.agrees] - within
+    return Verdict(cell, REPRODUCED if excess <= ROUNDING else OFF, ours, delta, within)
 
 
 def differences(cell: Published, record: Record) -> list[str]:

@@ -106,9 +106,9 @@ function published(paperTable) {
 function publishedCell(cell, showReason) {
   if (!cell) return NONE;
   const measured = cell.delta !== undefined;
-  const difference = measured
-    ? `${cell.kind}: ${formatNumber(Math.abs(cell.delta), 2)} apart, ${formatNumber(cell.within, 2)} allowed, ${cell.ours[2]} seeds`
-    : "";
+  const apart = (cell) =>
+    `${formatNumber(Math.abs(cell.delta), 2)} apart, ${formatNumber(cell.within, 2)} allowed, ${cell.ours[2]} seeds`;
+  const difference = measured ? `${cell.kind}: ${cell.against ?? apart(cell)}` : "";
   const source = cell.place ? `ours is ${cell.place}` : "";
   const why = [difference, cell.why, source, `in ${cell.unit}`].filter(Boolean).join("; ");
   const ours = measured
@@ -116,11 +116,11 @@ function publishedCell(cell, showReason) {
         "small",
         {},
         `${cell.kind}: ours `,
-        withSpread(cell.ours, 2),
-        ` (${cell.delta >= 0 ? "+" : ""}${formatNumber(cell.delta, 2)})`,
+        cell.against ?? withSpread(cell.ours, 2),
+        cell.against ? "" : ` (${cell.delta >= 0 ? "+" : ""}${formatNumber(cell.delta, 2)})`,
       )
     : null;
-  const kind = [measured ? cell.kind : "", cell.unit === "words" ? "text long" : ""].join(" ").trim();
+  const kind = [measured ? cell.kind : "", ["words", "claim"].includes(cell.unit) ? "text long" : ""].join(" ").trim();
   return el(
     "td",
     { class: kind || null },

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from benchmark.cli.main import main
 from leaderboards import generate, store
 from leaderboards.pages import parity, plots, privacy
-from leaderboards.papers import verdicts
+from leaderboards.papers import computed, verdicts
 from leaderboards.schema import RecordError, validate
 from tests.fuzz.outcome import CASES, cases
 from tests.fuzz.outcome import content as files
@@ -179,7 +179,7 @@ RAW = {
 @pytest.mark.parametrize("content", RAW.values(), ids=RAW)
 def test_a_file_that_is_no_json_is_refused_by_every_reader(tmp_path, content):
     (tmp_path / "published").mkdir()
-    for name in ("file.json", privacy.SHEET, verdicts.FILE, generate.MEASURED):
+    for name in ("file.json", privacy.SHEET, verdicts.FILE, computed.FILE):
         (tmp_path / name).write_bytes(content)
     readers = [lambda each=each: each.read(tmp_path / "file.json") for each in (store, parity)]
     readers += [lambda: privacy.read(tmp_path / privacy.SHEET), lambda: verdicts.read(tmp_path)]

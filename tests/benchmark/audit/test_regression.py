@@ -73,13 +73,6 @@ def test_every_row_of_the_suite_has_golden_numbers_of_its_own_that_the_changelog
     assert golden.mark(rows) != golden.mark({**rows, "fedavg": rows["fedprox"]})
 
 
-def test_table_4_has_its_committed_numbers():
-    """Two cells as a sample; `make regress` measures the whole table."""
-    cells = [cell for cell in tables.collect() if (cell.paper, cell.table) == ("orchestra", "4")][:2]
-    committed = json.loads((ROOT / "leaderboards" / "measured.json").read_text())
-    assert regression.heterogeneity(cells) == {cell.place: committed[cell.place] for cell in cells}
-
-
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory):
     """A checkout with two records and their rendered pages, not to be changed."""
@@ -105,7 +98,7 @@ def checkout(rendered, tmp_path, monkeypatch):
     measured = (tmp_path / "leaderboards" / "measured.json").read_text()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(golden, "measure", lambda *_: golden.read())
-    monkeypatch.setattr(regression, "heterogeneity", lambda _: json.loads(measured))
+    monkeypatch.setattr(regression, "measured", lambda _: json.loads(measured))
     return tmp_path
 
 
@@ -147,7 +140,7 @@ def test_nothing_moved(checkout, capsys):
         ("leaderboards/results/cifar10-micro/ssd/seed0.json", "50.0", "50.7", "cifar10-micro/ssd/seed0"),
         ("leaderboards/published/ssd.yaml", "80.84", "80.85", "80.85"),
         ("CHANGELOG.md", golden.mark(golden.read(ROOT / golden.FILE)), "golden", "CHANGELOG.md"),
-        ("leaderboards/verdicts.json", '"off"', '"reproduced"', "verdict: orchestra, table 4"),
+        ("leaderboards/verdicts.json", '"off"', '"reproduced"', "verdict: fedsc, theory"),
         ("leaderboards/README.md", "50.5", "50.6", "leaderboards/README.md"),
         ("docs/reproduction.md", "80.84", "80.85", "docs/reproduction.md"),
     ],
@@ -164,7 +157,7 @@ def test_a_golden_number_and_a_measured_one_are_named(checkout, monkeypatch):
     rows["ssd"]["loss"][0] += 0.5
     cell, *_ = cells
     monkeypatch.setattr(golden, "measure", lambda *_: rows)
-    monkeypatch.setattr(regression, "heterogeneity", lambda _: {**cells, cell: [9.0, *cells[cell][1:]]})
+    monkeypatch.setattr(regression, "measured", lambda _: {**cells, cell: [9.0, *cells[cell][1:]]})
     assert main(["regress", "table=moved.md"]) == 2
     table = (checkout / "moved.md").read_text()
     assert "golden: ssd loss 0" in table

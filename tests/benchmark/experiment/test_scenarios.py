@@ -182,8 +182,16 @@ def test_each_paper_is_measured_by_its_own_probe_too():
 
 
 def test_flesds_tables_have_their_cells():
-    """Tables 1, 2 and 4 to 11: settings x rows; the distillations of table 11 have as many steps each."""
-    cells = {"table1": 12 * 6, "table2": 3 * 12, "table4": 18 * 2, "table5": 36 * 2, "table6": 12 * 2, "cases": 3 * 26}
+    """Tables 1 to 11: settings x rows; the distillations of table 11 have as many steps each."""
+    cells = {
+        "table1": 12 * 6,
+        "table2": 3 * 12,
+        "table3": 10 * 2,
+        "table4": 18 * 2,
+        "table5": 36 * 2,
+        "table6": 12 * 2,
+        "cases": 3 * 26,
+    }
     assert {f"flesd-{table}" for table in cells} == {name for name in available("suite") if name.startswith("flesd")}
     for table, count in cells.items():
         content = read("suite", f"flesd-{table}")
@@ -200,6 +208,13 @@ def test_flesds_studies_keep_the_local_epochs_in_all(name):
     assert len({(config.scenario, config.row) for config in configs}) == len(configs)
     trained = [config for config in configs if config.method.name != "centralized"]
     assert {config.federation.rounds * config.training.epochs for config in trained} == {200}
+
+
+def test_clients_by_themselves_train_200_epochs_and_with_labels_100_in_batches_of_128():
+    configs = suite("flesd-table3", {"scenarios": read("suite", "flesd-table3")["scenarios"][1:2]}, [])
+    trained = {each.row: (each.federation.rounds * each.training.epochs, each.training.batch_size) for each in configs}
+    assert trained == {"local": (200, 1024), "local-supervised": (100, 128)}
+    assert {(each.scenario, each.partition.alpha) for each in configs} == {("flesd/cifar10-a10", 10.0)}
 
 
 def test_flesds_heads_are_the_papers():

@@ -16,28 +16,35 @@ from benchmark.configuration.instantiate import defaults
 from eval.protocol import find
 from leaderboards.markdown import escape
 from leaderboards.pages.reproduction import laid_out, remarks
+from leaderboards.papers import computed
 from leaderboards.papers.tables import Ours, collect, read
 from leaderboards.papers.verdicts import differences, judged
 from leaderboards.schema import RecordError
-from leaderboards.store import read_table
 
 ROOT = Path(__file__).parents[3]
 
 COUNTS = {  # numbers per table, counted in the papers: rows times columns, minus blank cells
-    "fedsc": {"claims": 5},
+    "fedsc": {"claims": 2, "theory": 5, "decomposition": 2},
     "ldawa": {"README CIFAR-100": 3 * 6, "README Tiny-ImageNet": 3 * 2, "README supervised": 4 * 3},
     "fedx": {
         **{"1": 10 * 6, "2": 4 * 6, "3a": 4 * 4, "3b": 4 * 4, "3c": 4 * 4, "4": 3 * 10},
-        **{"section 4.3": 2, "figure 5": 1},
+        **{"section 4.3": 2, "figure 5": 1, "section 4.1": 3, "section 4, claims": 8},
     },
     "flesd": {
         **{"1": 5 * 15 + 5, "2": 4 * 9, "3": 33 * 8, "4": 6 * 6, "5": 6 * 12, "6": 6 * 4, "7": 3 * 5, "8": 3 * 6},
-        **{"9": 3 * 6, "10": 3 * 5, "11": 3 * 4},
+        **{"9": 3 * 6, "10": 3 * 5, "11": 3 * 4, "3, of its clients": 33 * 2, "1, Min-Local": 9},
+        **{"section 2": 11, "section 4.2": 3, "section 4.3": 6, "section 4, claims": 9},
     },
+    "lwfedssl": {"abstract": 3},
     "orchestra": {
         **{"1": 7 * 12, "2 (G)": 8, "2 (L)": 8, "3": 6 * 6, "4": 4 * 6 - 4, "5": 7 * 12, "6": 2 * 3, "7": 5},
+        **{"section 6, claims": 3, "section E.1": 2, "section E.2": 4, "section D.4": 2},
+        **{"section E.1, claim": 1, "section 6.3": 1},
     },
-    "ssd": {"main": 6 * 12, "ablation": 4 * 4, "transfer": 6 * 6, "projector": 4 * 2, "separation": 3 * 3 - 2},
+    "ssd": {
+        **{"main": 6 * 12, "ablation": 4 * 4, "transfer": 6 * 6, "projector": 4 * 2, "separation": 3 * 3 - 2},
+        **{"claims": 4, "projector, summary": 1, "communication": 2},
+    },
 }
 
 
@@ -49,20 +56,11 @@ def cells():
 def test_every_table_has_all_its_numbers_and_says_why_we_do_not_measure_one(cells):
     expected = {(paper, table): count for paper, tables in COUNTS.items() for table, count in tables.items()}
     assert Counter((cell.paper, cell.table) for cell in cells) == expected
-    measured = set(read_table(ROOT / "leaderboards" / "measured.json", dict[str, list[float]], "measured cells", ""))
-    assert not [each.place for each in cells if each.place not in measured and (each.ours is None) != bool(each.no_run)]
-
-
-def test_means_and_minima_of_flesds_table_3_are_those_of_its_clients(cells):
-    rows = {}
-    for cell in (cell for cell in cells if (cell.paper, cell.table) == ("flesd", "3")):
-        inconsistent = "a client is below it" in " ".join(cell.remarks)  # as the paper prints it
-        rows.setdefault(cell.row, {})[cell.column] = None if inconsistent else cell.value
-    assert (len(rows), sum(row["Min"] is None for row in rows.values())) == (33, 2)
-    for name, row in rows.items():
-        clients = [row[f"C{k}"] for k in range(6)]
-        assert row["Min"] in (min(clients), None), name
-        assert row["Mean"] == pytest.approx(sum(clients) / 6, abs=0.11), name
+    ways = [[each.computed, each.ours, each.no_run] for each in cells]
+    assert not [each.place for each, found in zip(cells, ways, strict=True) if sum(map(bool, found)) != 1]
+    assert {each.place for each in cells if each.computed} == computed.read(
+        ROOT / "leaderboards" / computed.FILE
+    ).keys()
 
 
 def test_values_of_one_run_that_contradict_each_other_are_named_in_a_remark(cells):
@@ -188,6 +186,18 @@ def test_a_cell_has_what_its_paper_table_row_and_column_give(read_content):
     assert remarks(group) == ["of all", "r, b: of r"]
 
 
+def test_a_table_may_have_the_values_of_anothers_rows_under_some_of_its_headings(read_content):
+    content = paper(rows={"r": {"values": [1.5, 2.5], "remark": "of r"}, "q": {"values": [3, None]}})
+    derived = {"title": "d", "unit": "points", "columns": {"b": {}}, "rows_of": "1", "computed": "own/x", "within": 0.5}
+    *_, cell = read_content({**content, "tables": {**content["tables"], "d": derived}})
+    assert (cell.row, cell.column, cell.value, cell.computed, cell.within) == ("r", "b", 2.5, "own/x", 0.5)
+    assert cell.remarks == ()
+    *_, cell = read_content({**content, "tables": {**content["tables"], "d": {**derived, "rows": ["q"]}}})
+    assert cell.where == "table 1", "q has no b"
+    with pytest.raises(RecordError, match="table d: table 1 has no 'x'"):
+        read_content({**content, "tables": {**content["tables"], "d": {**derived, "rows": ["x"]}}})
+
+
 COMPARED = {"scenario": "s", "score": "knn/v1 a"}
 
 
@@ -205,7 +215,12 @@ COMPARED = {"scenario": "s", "score": "knn/v1 a"}
         (paper(**of_row((1.5, float("nan")))), "r, b: nan is not a value in %"),
         (paper(**of_row((1.5, 101))), "r, b: 101 is not from 0 to 100 %"),
         (paper(**of_row((1.5, [2, -1]))), r"r, b: the spread of \[2, -1\] is below 0"),
-        (paper(unit="percent"), "r, a: unit is 'percent'; there are %, classes"),
+        (paper(unit="percent"), "r, a: unit is 'percent'; there are %, bytes"),
+        (paper(within=-1), "r, a: within is -1, expected a number, at least 0"),
+        (paper(agrees="about"), "r, a: agrees is 'about'; there are equal, at most, at least"),
+        (paper(rows_of="2"), "table 1: rows_of is '2', which is no table of the file"),
+        (paper(rows_of="1"), "table 1: rows_of is '1', which is no table of the file with rows"),
+        (paper(unit="claim"), "r, a: 1.5 is not a value in claim"),
         (paper(setting={"clients": "ten"}), "r, a: clients is 'ten', expected a number"),
         (paper(setting={"rounds": True}), "r, a: rounds is True, expected a number"),
         (paper(setting={"data": 10}), "r, a: data is 10, expected words"),

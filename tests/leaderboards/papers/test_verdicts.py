@@ -1,5 +1,6 @@
 """Verdicts on hand-made cells and records: every number here was worked out on paper."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -126,11 +127,59 @@ def test_every_setting_is_compared_with_the_record_or_the_score():
 
 def test_of_clients_with_encoders_of_their_own_the_worst_and_the_mean_are_compared():
     cells = [cell for cell in collect() if cell.paper == "flesd" and cell.table == "3" and cell.ours]
-    assert {(cell.setting["client"], cell.ours.score, cell.ours.row) for cell in cells} == {
-        ("mean", "linear-flesd/v1 accuracy", "local"),
-        ("min", "linear-flesd/v1 accuracy_worst", "local"),
-    }
-    assert len(cells) == 2 * 3 * 3  # of three data sets at three alphas
+    scores = dict.fromkeys(("mean", *range(6)), "linear-flesd/v1 accuracy")
+    scores["min"] = "linear-flesd/v1 accuracy_worst"
+    assert {(cell.setting["client"], cell.ours.score) for cell in cells} == {*scores.items()}
+    # SimCLR on two data sets at five alphas and on one at three, with labels on the two
+    assert Counter(cell.ours.row for cell in cells) == {"local": 8 * (2 * 5 + 3), "local-supervised": 8 * 2 * 5}
+
+
+def test_a_client_by_its_number_is_compared_with_its_own_encoder():
+    encoders = {f"client{k}": {"linear/v1": {"accuracy": 40.0 + 10 * k}} for k in range(3)}
+    (record,) = runs(40.0)
+    cells = [published(value, client=client) for value, client in ((60.0, 2), (40.0, 2), (60.0, 3))]
+    verdicts = judged(cells, [{**record, "encoders": encoders}])
+    assert [(verdict.kind, verdict.delta) for verdict in verdicts] == [(REPRODUCED, 0.0), (OFF, 20.0), (OPEN, None)]
+
+
+@pytest.mark.parametrize(
+    ("agrees", "ours", "kind"),
+    [
+        ("equal", 10.2, REPRODUCED),
+        ("equal", 10.3, OFF),
+        ("equal", 9.7, OFF),
+        ("at most", 3.0, REPRODUCED),
+        ("at most", 10.3, OFF),
+        ("at least", 30.0, REPRODUCED),
+        ("at least", 9.7, OFF),
+    ],
+)
+def test_a_cell_may_ask_for_a_number_within_its_own_difference_on_one_side(agrees, ours, kind):
+    cell = replace(published(10.0, unit="x", ours=None), within=0.2, agrees=agrees)
+    (verdict,) = judged([cell], [], {cell.place: [ours]})
+    assert (verdict.kind, verdict.within) == (kind, 0.2)
+    (verdict,) = judged([replace(cell, within=None)], [], {cell.place: [ours]})
+    assert (verdict.kind, verdict.why) == (OPEN, "no rule for x")
+
+
+def test_a_claim_is_off_where_one_comparison_contradicts_it_and_the_page_counts_them():
+    cell = published("always above", unit="claim", ours=None)
+    for against, kind in (([0.0, 0.0, 0.0], REPRODUCED), ([0.0, 1.0, 1.0], OFF)):
+        (verdict,) = judged([cell], [], {cell.place: against})
+        assert (verdict.kind, verdict.delta) == (kind, sum(against))
+        text = filled(marks("published"), [verdict])
+        assert f"always above; ours {sum(against):.0f} of 3 against it ({kind}) |" in text
+
+
+def test_the_page_counts_verdicts_by_what_they_are_from_and_shows_small_numbers_whole():
+    small = replace(
+        published(0.009, unit="%", ours=None), row="small", computed="simulated/x", within=0.0, agrees="at most"
+    )
+    text = filled(marks("published"), judged([small, published(50.0)], runs(51.0), {small.place: [0.0123]}))
+    assert "Of 2 numbers 2 have a verdict: 1 reproduced, 1 off.\n" in text
+    assert "| simulations of minutes, not of the paper's data | 0 | 1 |" in text
+    assert "| runs of the paper's setting | 1 | 0 |" in text
+    assert "0.009; ours 0.0123 (+0.0033, off)" in text
 
 
 def test_verdicts_are_written_and_worse_ones_named(tmp_path):
