@@ -11,9 +11,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from leaderboards import store
+from leaderboards import choices, store
 from leaderboards.markdown import MISSING, rewrite
-from leaderboards.pages import board, methods, parity, privacy, reproduction, site, studies
+from leaderboards.pages import board, fairness, methods, parity, privacy, reproduction, site, studies
 from leaderboards.papers import tables, verdicts
 from leaderboards.schema import Record, RecordError, is_number
 
@@ -58,6 +58,9 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         rewrite(
             docs / "reproduction.md", partial(reproduction.filled, verdicts=current, records=records, parity=compared)
         )
+        if (tuned := folder / choices.FOLDER).is_dir():
+            page = docs / "explanation" / "fairness.md"
+            rewrite(page, partial(fairness.filled, choices=choices.collect(tuned)))
         if sheet is not None:
             rewrite(docs / "reference" / "privacy-sheet.md", partial(privacy.filled, sheet=sheet))
         if compared is not None:

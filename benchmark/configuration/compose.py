@@ -56,8 +56,9 @@ def compose(
     objective = _objective(command_line)
     label = stem(method) + (f"-{stem(objective)}" if objective else "")
     choices = chosen(scenario, _names(method, objective, named.get("row"))) if tuned else {}
-    if searched := {word.partition("=")[0] for words in choices.values() for word in words} - given:
-        overrides = [override for override in overrides if override.partition("=")[0] not in searched]
+    searched = {word.partition("=")[0]: word for words in choices.values() for word in words}
+    if replaced := searched.keys() - given:  # in its place, as another class before it drops what lower layers set
+        overrides = [searched[key] if (key := word.partition("=")[0]) in replaced else word for word in overrides]
         command_line = parse(overrides)
     # a reference's own partition is the last layer: `centralized` has one client, whatever the scenario's clients
     *layers, reference = _layers(scenario, method, objective, label, choices)

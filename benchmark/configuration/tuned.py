@@ -61,7 +61,7 @@ def constant(method: str, objective: str) -> Constant | None:
 def chosen(scenario: str, rows: Iterable[str]) -> dict[str, list[str]]:
     """Ancestor of a scenario, the oldest first -> the overrides that a search by the rule has chosen on it for a row.
 
-    rows: names of one row; the first that has a file counts. A scenario of the user's own has no file.
+    rows: names of one row; the first that has a file by the rule counts. A scenario of the user's own has no file.
     """
     rows = list(rows)
     names = (name for name, _ in lineage(scenario) if not name.endswith(".yaml"))
@@ -76,7 +76,8 @@ def _found(scenario: str, rows: Iterable[str]) -> Iterator[list[str]]:
             continue
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
+            best = list(map(str, content["best"]))
             if "seeds" in content:  # of older files the scenario has the values
-                yield [str(word) for word in content["best"]]
+                yield best
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{file}: no chosen settings ({error!r}): write it by `tune suite=NAME`") from error
