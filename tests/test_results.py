@@ -76,7 +76,7 @@ def test_a_row_with_a_setting_of_the_authors_is_named_by_it_and_differs_in_nothi
     base = compose("cifar10-micro", method, overrides)
     assert name == f"row={base.row}+{setting}"
     scenario, *changes = SCENARIOS["cifar10-micro-settings"]
-    config = compose(scenario, method, [*changes, *overrides, setting, name])
+    config = compose(scenario, method, [], [*changes, *overrides, setting, name])
     assert identity(config) == identity(merge(base, [setting])) != identity(base)
 
 

@@ -170,16 +170,19 @@ class Search:
         self.rows, self.rule = rows, rule
         self.jobs: list[Job] = []
         self.recent: list[Job] = []
+        self.made: dict[tuple[str, Point, int], Job] = {}  # one for each trial: the scheduler tells them by identity
         for row in rows:
             self._look(row)
         self._refill()
 
     def update(self, job: Job) -> Row | None:
         """Takes a finished job's outcome in; returns its row where that has its choice now, whose file is written."""
-        (row,) = [row for row in self.rows if any(each.folder == job.folder for each in row.open)]
+        name = next(name for (name, *_), made in self.made.items() if made is job)
+        row = next(row for row in self.rows if row.name == name)
+        before = row.done
         self._look(row)
         self._refill()
-        return row if self.write(row) else None
+        return row if not before and self.write(row) else None
 
     def write(self, row: Row) -> bool:
         """Writes a row's file; False where it has no choice yet."""
@@ -207,11 +210,8 @@ class Search:
         known = [each for each in seconds if each is not None]
         left = None if not known and done < total else (fmean(known) if known else 0.0) * (total - done) / devices
         rows = sum(row.done for row in self.rows)
-        on = f" on {devices} devices" if devices > 1 else ""
-        line = (
-            f"{done} of {total} trials done, {rows} of {len(self.rows)} rows, {format_seconds(left)} of work left{on}"
-        )
-        return done, line
+        line = f"{done} of {total} trials done, {rows} of {len(self.rows)} rows, {format_seconds(left)} of work left"
+        return done, line + (f" on {devices} devices" if devices > 1 else "")
 
     def _refill(self) -> None:
         self.jobs[:] = [job for row in self.rows for job in row.open]
@@ -231,13 +231,19 @@ class Search:
         for point in points:
             if point in row.tried:
                 continue
-            jobs = [_job(row, self.rule, point, seed) for seed in self.rule.seeds]
+            jobs = [self._job(row, point, seed) for seed in self.rule.seeds]
             known = {job.folder: outcome for job in jobs if (outcome := self._outcome(job)) is not None}
             unfinished += [job for job in jobs if job.folder not in known]
             if len(known) == len(jobs):
                 row.tried[point] = _pooled(list(known.values()))
                 self.recent += [job for job in jobs if job not in self.recent]
         return unfinished
+
+    def _job(self, row: Row, point: Point, seed: int) -> Job:
+        key = row.name, point, seed
+        if key not in self.made:
+            self.made[key] = make_job(row, self.rule, point, seed)
+        return self.made[key]
 
     def _outcome(self, job: Job) -> Outcome | None:
         """What a run has scored, by its folder; None: it is not finished."""
@@ -267,7 +273,7 @@ def _rounds(row: Row, rule: Rule) -> int:
     return planned if rule.rounds is None else min(rule.rounds, planned)
 
 
-def _job(row: Row, rule: Rule, point: Point, seed: int) -> Job:
+def make_job(row: Row, rule: Rule, point: Point, seed: int) -> Job:
     """The run of a trial under a seed, in the folder SCENARIO/ROW/POINT of the output."""
     protocols = [rule.label_free.split()[0], rule.labels.split()[0]]
     set_by_point = {word.partition("=")[0] for word in point}

@@ -87,8 +87,8 @@ def search(options: dict[str, Any], overrides: list[str], session: Session) -> N
         raise ConfigError(f"seeds=: the tuning rule has the seeds, {rule.seeds}, for every row: leave it out")
     check_placement(overrides, SEARCH_KEYS, "the tuning rule sets what is searched, for every row alike")
     placement = parse(overrides)
-    if "output" not in placement:
-        overrides = [*overrides, "output=runs-tune"]
+    usual = {"output": "runs-tune", "logger": "csv"}
+    overrides = [*overrides, *(f"{key}={value}" for key, value in usual.items() if key not in placement)]
     into = Path(str(options["into"])) if "into" in options else None
     rows, left_out = rows_of(str(options["suite"]), options, overrides, into)
     found = Search(rows, rule)

@@ -120,9 +120,9 @@ def _objective(command_line: Mapping[str, Any]) -> str | None:
 
 
 def _names(method: str, objective: str | None, row: Any) -> list[str]:
-    """The names of a row: its line's, or METHOD and METHOD-OBJECTIVE, which are one where it is the method's own."""
+    """The names of a row: its line's, of ROW+CHANGES also ROW, or METHOD and METHOD-OBJECTIVE where that is its own."""
     if row is not None:
-        return [str(row)]
+        return [str(row), str(row).partition("+")[0]]
     own = settled(read("method", method)).get("objective", "simclr")
     own = own.get("name") if isinstance(own, Mapping) else own
     both = [stem(method), f"{stem(method)}-{stem(str(objective or own))}"]

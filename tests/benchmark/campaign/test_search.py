@@ -124,6 +124,33 @@ def test_the_choice_is_by_the_score_without_labels():
     assert searched.best is None
 
 
+def test_trials_that_end_together_are_taken_in_once_and_their_jobs_stay_the_same(tmp_path, monkeypatch):
+    known = {}
+    monkeypatch.setattr(Search, "_outcome", lambda self, job: known.get(job.folder))
+    rows, _ = rows_of("digits", {"methods": ["fedprox"]}, [], tmp_path)
+    searched = Search(rows, SHORT)
+    first, second = searched.jobs
+    assert searched.counts == (0, 3)
+    known[first.folder] = Outcome(0.5, 60.0, {"dirty": False})
+    assert searched.update(first) is None
+    assert searched.jobs == [second]
+    assert searched.jobs[0] is second
+    known[second.folder] = Outcome(0.7, 50.0, {"dirty": False})
+    assert searched.update(second) is None
+    (third,) = searched.jobs
+    assert searched.counts == (2, 3)
+    assert [word for word in third.words if "lr=" in word or "mu=" in word] == [
+        *("optimizer.lr=0.1", "method.mu=0.001", "row=fedprox/optimizer.lr=0.1+method.mu=0.001")
+    ]
+    known[third.folder] = Outcome(0.6, 55.0, {"dirty": True})
+    assert searched.update(second) is rows[0]  # the third has ended meanwhile
+    assert searched.update(third) is None
+    assert (searched.jobs, searched.counts) == ([], (3, 3))
+    content = json.loads((tmp_path / "digits" / "fedprox.json").read_text())
+    assert (content["best"], content["seeds"], content["rounds"]) == (["optimizer.lr=0.1"], [100], 1)
+    assert [trial["accuracy"] for trial in content["tried"]] == [50.0, 55.0, 60.0]
+
+
 @pytest.mark.parametrize(
     ("group", "name"), [(group, name) for group in ("method", "objective") for name in available(group)]
 )

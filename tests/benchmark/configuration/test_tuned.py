@@ -55,6 +55,8 @@ def test_a_row_with_a_name_in_a_suite_has_its_own_file_also_over_its_line(choose
     choose("cifar10-micro", "ssd", "optimizer.lr=0.7", "method.alpha=5")
     choose("cifar10-micro", "fedavg-vit", "optimizer.lr=0.001")  # its line has a rate
     assert named("cifar10-micro", "ssd-pd").optimizer.lr == 0.1
+    one_more = compose("cifar10-micro", "ssd", [], ["method.variant=paper", "row=ssd+method.variant=paper"])
+    assert (one_more.row, one_more.optimizer.lr) == ("ssd+method.variant=paper", 0.7)
     config = named("cifar10-micro", "fedavg-vit")
     assert (config.row, config.optimizer.lr) == ("fedavg-vit", 0.001)
     assert OmegaConf.select(config, "optimizer.class") == "torch.optim.AdamW"
