@@ -206,6 +206,30 @@ def subset_probe(
     return linear_probe(class_subset(features, per_class, generator), probe, generator, on_progress=on_progress)
 
 
+def slice_probe(
+    train_x: Tensor,
+    train_y: Tensor,
+    num_classes: int,
+    probe: Probe,
+    generator: Generator,
+    limit: int,
+    on_progress: Progress = ignore,
+) -> dict[str, float]:
+    """The probe within a slice of the training images: half of it trains the classifier, the other half scores it.
+
+    Args:
+        limit: largest number of images of the slice, drawn at random. on_progress: see `fit_linear`.
+
+    Returns:
+        "accuracy": percent on the second half of each class. No test image is looked at.
+    """
+    chosen = torch.randperm(len(train_y), generator=generator)[:limit].sort().values.to(train_x.device)
+    x, y = train_x[chosen], train_y[chosen]
+    fit, held_out = holdout(y, 0.5, seed_of(generator))
+    classifier = fit_linear(x[fit], y[fit], num_classes, probe, generator, on_progress=on_progress)
+    return {"accuracy": accuracy(_predict(x[held_out], *classifier), y[held_out])}
+
+
 def swept_probe(
     features: Features,
     probe: Probe,

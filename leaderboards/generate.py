@@ -11,9 +11,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from leaderboards import error_rates, store
+from leaderboards import choices, error_rates, store
 from leaderboards.markdown import MISSING, replace_between, rewrite
-from leaderboards.pages import board, methods, parity, privacy, reproduction, site, studies
+from leaderboards.pages import board, fairness, methods, parity, privacy, reproduction, site, studies
 from leaderboards.papers import computed, tables, verdicts
 from leaderboards.schema import Record, RecordError, is_number
 
@@ -55,6 +55,9 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         )
         rates = partial(replace_between, mark="rates", text="\n".join(error_rates.lines(error_rates.committed())))
         rewrite(docs / "explanation" / "reading-the-board.md", rates)
+        if (tuned := folder / choices.FOLDER).is_dir():
+            page = docs / "explanation" / "fairness.md"
+            rewrite(page, partial(fairness.filled, choices=choices.collect(tuned)))
         if sheet is not None:
             rewrite(docs / "reference" / "privacy-sheet.md", partial(privacy.filled, sheet=sheet))
         if compared is not None:

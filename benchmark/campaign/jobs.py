@@ -6,6 +6,7 @@ for each time that a campaign ran it.
 
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -61,9 +62,23 @@ class State(NamedTuple):
         """Whether there is work left that no process is doing."""
         return self.kind in (Status.HALF, Status.OPEN)
 
+    @property
+    def diverged(self) -> bool:
+        """Whether it failed because numbers of its training, or its features, were not finite."""
+        return self.kind == Status.FAILED and diverged(self.why)
+
     def unless_failed(self, why: str | None) -> "State":
         """This state; FAILED if it is runnable and a reason against running it is given."""
         return State(Status.FAILED, self.rounds, why=why) if why is not None and self.runnable else self
+
+
+def diverged(why: str) -> bool:
+    """Whether the reason of a failure is that numbers were not finite: another try would end the same way.
+
+    >>> diverged("the loss of client 3 became nan in round 1, phase 'fit'"), diverged("ended by signal 9")
+    (True, False)
+    """
+    return re.search(r"not finite|\bbecame -?(nan|inf)\b", why) is not None
 
 
 class Job(NamedTuple):
@@ -91,11 +106,7 @@ def load_jobs(names: Iterable[str], overrides: Sequence[str]) -> list[Job]:
 
     Raises ConfigError: a file that docs/how-to/campaigns.md does not allow, or an override that changes what a run is.
     """
-    for word in overrides:
-        if (key := word.partition("=")[0]) not in RUNTIME:
-            known = tuple(dict.fromkeys((*COMMAND_KEYS, *RUNTIME)))
-            problem = f"{word}: a campaign's file defines its runs{nearest(key, known)}"
-            raise ConfigError(f"{problem}; the command line takes only {', '.join(known)}")
+    check_placement(overrides, COMMAND_KEYS, "a campaign's file defines its runs")
     cells: dict[tuple[str, str], list[Published]] = {}
     for cell in tables.collect():
         if cell.ours is not None:
@@ -110,6 +121,14 @@ def load_jobs(names: Iterable[str], overrides: Sequence[str]) -> list[Job]:
             if unlike := differences(jobs.setdefault(job.folder, job).config, job.config):
                 raise ConfigError(f"campaign {name}: {job.name} is two runs ({'; '.join(unlike)}): give each a row=")
     return list(jobs.values())
+
+
+def check_placement(overrides: Iterable[str], keys: Iterable[str], why: str) -> None:
+    """ConfigError where an override is of no key that sets where a run is executed. keys: the command's own."""
+    for word in overrides:
+        if (key := word.partition("=")[0]) not in RUNTIME:
+            known = tuple(dict.fromkeys((*keys, *RUNTIME)))
+            raise ConfigError(f"{word}: {why}{nearest(key, known)}; the command line takes only {', '.join(known)}")
 
 
 def _lines(name: str) -> Iterator[list[str]]:

@@ -20,7 +20,17 @@ from benchmark.campaign import summary
 from benchmark.campaign.budget import Budget
 from benchmark.campaign.devices import Machine, start_command
 from benchmark.campaign.estimates import Estimates
-from benchmark.campaign.jobs import LOCK, Job, State, Status, append_session, count_rounds, job_state, read_sessions
+from benchmark.campaign.jobs import (
+    LOCK,
+    Job,
+    State,
+    Status,
+    append_session,
+    count_rounds,
+    diverged,
+    job_state,
+    read_sessions,
+)
 from benchmark.distributed.launch import cohort
 from benchmark.errors import DEADLINE_PREFIX, EX_TEMPFAIL, count
 from benchmark.experiment.data import source
@@ -195,7 +205,9 @@ class Scheduler:
         end, why = (Status.DONE, "") if state.kind == Status.DONE else self.find_end(running)
         files = [job.folder / name for name in ("rounds.jsonl", "result.json")]
         written = any(file.exists() and file.stat().st_mtime >= running.date.timestamp() for file in files)
-        if written or (end != Status.FAILED and state.rounds):  # else it was refused: the next campaign tries it again
+        if (
+            written or diverged(why) or (end != Status.FAILED and state.rounds)
+        ):  # else it was refused: the next campaign tries it again
             append_session(
                 job.folder,
                 {
@@ -263,9 +275,13 @@ class Scheduler:
         if time.monotonic() - self.last_progress < interval:
             return
         self.last_progress = time.monotonic()
-        states = [self.job_state(job) for job in self.jobs]
-        line = summary.progress(self.jobs, states, self.estimates(), len(self.machine.devices))
+        done, line = self.progress([self.job_state(job) for job in self.jobs])
         if not math.isinf(left := self.budget.left()):
             line += f", {summary.format_seconds(max(0.0, left))} of the budget left"
         rounds = {r.job.name: (count_rounds(r.job.folder), r.job.rounds) for r in self.running}
-        self.display.overview(sum(state.kind == Status.DONE for state in states), line, rounds)
+        self.display.overview(done, line, rounds)
+
+    def progress(self, states: Sequence[State]) -> tuple[int, str]:
+        """Number of finished jobs, and the progress in a line. states: of the jobs."""
+        line = summary.progress(self.jobs, states, self.estimates(), len(self.machine.devices))
+        return sum(state.kind == Status.DONE for state in states), line

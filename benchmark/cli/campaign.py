@@ -1,18 +1,23 @@
-"""The command `campaign`."""
+"""The command `campaign`, and `tune` of a suite, which is one that chooses its next runs by what others have scored."""
 
 import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmark.cli.session import Session
 from benchmark.configuration.compose import parse, split, take_keys
 from benchmark.configuration.keys import fits
 from benchmark.configuration.partitions import expanded
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, count
+
+if TYPE_CHECKING:
+    from benchmark.campaign.budget import Budget
 
 USAGE = "NAME [NAME ...] [minutes=M] [devices=N] [plan=true] [retry=true] [cluster=slurm jobs=N] [output=RUNS]"
+SEARCH_KEYS = ("suite", "methods", "scenarios", "minutes", "devices", "plan", "retry", "into")
+"""Keys that `tune suite=NAME` itself takes."""
 SUBMIT = "submit."
 MARGIN, MARGIN_FRACTION = 20.0, 0.1
 """Seconds before the end of the budget by which rounds have to end; at most this fraction of the budget."""
@@ -21,7 +26,6 @@ MARGIN, MARGIN_FRACTION = 20.0, 0.1
 def campaign(words: list[str], session: Session) -> None:
     """Run the jobs of a campaign in order of importance until minutes=M are up; plan=true only prints what they are."""
     from benchmark.campaign import summary
-    from benchmark.campaign.budget import Budget
     from benchmark.campaign.devices import find_machine
     from benchmark.campaign.estimates import Estimates
     from benchmark.campaign.jobs import COMMAND_KEYS, job_state, load_jobs, open_questions
@@ -51,8 +55,7 @@ def campaign(words: list[str], session: Session) -> None:
         for line in (*summary.failures(jobs, before), *unknown, summary.progress(jobs, before, estimates(), devices)):
             display.print(line)
         return
-    seconds = 60 * options.get("minutes", math.inf)
-    budget = Budget(session.started, seconds, margin=min(MARGIN, MARGIN_FRACTION * seconds))
+    budget = _budget(session, options)
     scheduler = Scheduler(jobs, overrides, machine, display, estimates, budget, retry=retry)
     try:
         with display:
@@ -66,6 +69,63 @@ def campaign(words: list[str], session: Session) -> None:
             display.print(f"python -m benchmark board collect={output} makes a board of them")
     if scheduler.failed:
         raise ConfigError(f"{len(scheduler.failed)} of {len(jobs)} runs failed or could not begin; see above for why")
+
+
+def search(options: dict[str, Any], overrides: list[str], session: Session) -> None:
+    """Search the rows of a suite by the tuning rule until minutes=M are up; plan=true only prints what there is to do.
+
+    options: of `SEARCH_KEYS`.
+    """
+    from benchmark.campaign.devices import find_machine
+    from benchmark.campaign.jobs import check_placement
+    from benchmark.campaign.search import Search, SearchScheduler, plan, rows_of
+    from benchmark.configuration import tuned
+
+    _check(options, [])
+    rule = tuned.rule()
+    if any(word.partition("=")[0] in ("seed", "seeds") for word in overrides):
+        raise ConfigError(f"seeds=: the tuning rule has the seeds, {rule.seeds}, for every row: leave it out")
+    check_placement(overrides, SEARCH_KEYS, "the tuning rule sets what is searched, for every row alike")
+    placement = parse(overrides)
+    usual = {"output": "runs-tune", "logger": "csv"}
+    overrides = [*overrides, *(f"{key}={value}" for key, value in usual.items() if key not in placement)]
+    into = Path(str(options["into"])) if "into" in options else None
+    rows, left_out = rows_of(str(options["suite"]), options, overrides, into)
+    found = Search(rows, rule)
+    machine = find_machine(options.get("devices", "auto"), placement.get("accelerator", "auto"))
+    display, estimates = session.display(found.counts[1]), partial(found.estimates, machine.name)
+    for line in left_out:
+        display.print(f"not searched: {line}")
+    if options.get("plan"):
+        session.console.print(plan(found))
+        display.print(found.progress(estimates(), len(machine.devices))[1])
+        return
+    for row in rows:
+        found.write(row)
+    budget = _budget(session, options)
+    retry = options.get("retry", False)
+    scheduler = SearchScheduler(found.jobs, overrides, machine, display, estimates, budget, retry=retry)
+    scheduler.search = found
+    try:
+        with display:
+            display.print(found.progress(estimates(), len(machine.devices))[1])
+            scheduler.run()
+    finally:
+        display.print(found.progress(estimates(), len(machine.devices))[1])
+        if found.jobs:
+            display.print("the same command goes on with the rest")
+    failed = dict.fromkeys(scheduler.failed.values())
+    if failed:
+        trials, why = count(len(scheduler.failed), "trial"), "; ".join(failed)
+        raise ConfigError(f"{trials} failed or could not begin ({why}); retry=true tries again")
+
+
+def _budget(session: Session, options: Mapping[str, Any]) -> "Budget":
+    """The time of a command that has `minutes` among its options, or as long as it takes."""
+    from benchmark.campaign.budget import Budget
+
+    seconds = 60 * options.get("minutes", math.inf)
+    return Budget(session.started, seconds, margin=min(MARGIN, MARGIN_FRACTION * seconds))
 
 
 def _submit(

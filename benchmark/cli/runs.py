@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
+from benchmark.cli.campaign import SEARCH_KEYS, search
 from benchmark.cli.reports import show
 from benchmark.cli.session import Session
 from benchmark.configuration.compose import compose, exactly, is_true, parse, scenario_and_method, split, take_keys
@@ -23,7 +24,10 @@ RUN = "SCENARIO METHOD | SCENARIO methods=A,B | suite=NAME [methods=A,B], each [
 RESUME = "RUN_DIR [federation.rounds=N] [trust=true]"
 EVALUATE = "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"
 EXPORT = "RUN_DIR FILE [format=torch|safetensors|onnx] [encoder=NAME] [trust=true]"
-TUNE = "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true]"
+TUNE = (
+    "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true] | "
+    "suite=NAME [methods=A,B] [minutes=M] [devices=N] [plan=true] [retry=true] [into=FOLDER]"
+)
 
 
 def run(words: list[str], session: Session) -> None:
@@ -165,9 +169,15 @@ def _finished(path: str, overrides: list[str], trust: bool, session: Session) ->
 
 def tune(words: list[str], session: Session) -> None:
     """Choose hyper-parameters without a label, by alignment and uniformity (Orchestra, eq. 5)."""
+    names, overrides = split(words)
+    options, rest = take_keys(overrides, *SEARCH_KEYS)
+    if "suite" in options:
+        if names:
+            raise ConfigError(f"give either SCENARIO METHOD or suite=NAME, not both: {' '.join(names)}")
+        search(options, rest, session)
+        return
     from benchmark.experiment import tuning
 
-    names, overrides = split(words)
     scenario, method = scenario_and_method(names, f"tune {TUNE}")
     grid = tuning.parse_grid(scenario, method, overrides)
     processes = session.launch(grid.configs)

@@ -1,7 +1,7 @@
 """Composition of a run's config: shipped files by name, a user's own files by path, and `key=value` overrides.
 
-Later layers take precedence: defaults, scenario, objective, method, `adjust`, overrides, the partition of a method's
-file. An unknown key is refused with the nearest known one.
+Later layers take precedence: defaults, scenario, objective, method, `adjust` and what `tune suite=NAME` chose on the
+scenario, overrides, the partition of a method's file. An unknown key is refused with the nearest known one.
 """
 
 import re
@@ -33,32 +33,35 @@ from benchmark.configuration.layers import (
 )
 from benchmark.configuration.partitions import pin, with_hash
 from benchmark.configuration.schema import KEYS
+from benchmark.configuration.tuned import chosen
 from benchmark.configuration.written import settled
 from benchmark.disk import replacing
 from benchmark.errors import ConfigError, UnusedKeyError
 
 
-def compose(scenario: str, method: str, overrides: Iterable[str] = (), line: Iterable[str] = ()) -> DictConfig:
+def compose(
+    scenario: str, method: str, overrides: Iterable[str] = (), line: Iterable[str] = (), *, tuned: bool = True
+) -> DictConfig:
     """The config of one run from a scenario, a method and `key=value` overrides.
 
     line: overrides that belong to a named row; of a key that both have, the other override is used. Its `row` and
     `scenario` are names to which the changes by the others are added.
+    tuned: whether the settings that a search has chosen for the row are its own, also in place of the line's.
     """
     line, overrides = map(renamed_word, line), [renamed_word(override) for override in overrides]
     given = {override.partition("=")[0] for override in overrides}
     line = [override for override in line if override.partition("=")[0] not in given]
     named, overrides = parse(line), [*line, *overrides]
     command_line = parse(overrides)
-    training = command_line.get("training")
-    if isinstance(training, Mapping) and None not in (training.get("steps"), training.get("epochs")):
-        raise ConfigError("training.steps and training.epochs both say how long a visit is: give one of them")
-    section = command_line.get("objective", {})
-    objective = section.get("name")
-    if not isinstance(objective, str | None) or (objective is None and "name" in section):
-        raise ConfigError(f"objective={objective!r}: give a name, and its arguments as in objective.temperature=0.2")
+    objective = _objective(command_line)
     label = stem(method) + (f"-{stem(objective)}" if objective else "")
+    choices = chosen(scenario, _names(method, objective, named.get("row"))) if tuned else {}
+    searched = {word.partition("=")[0]: word for words in choices.values() for word in words}
+    if replaced := searched.keys() - given:  # in its place, as another class before it drops what lower layers set
+        overrides = [searched[key] if (key := word.partition("=")[0]) in replaced else word for word in overrides]
+        command_line = parse(overrides)
     # a reference's own partition is the last layer: `centralized` has one client, whatever the scenario's clients
-    *layers, reference = _layers(scenario, method, objective, label)
+    *layers, reference = _layers(scenario, method, objective, label, choices)
     shipped = stack(defaults(), layers)
     asked = stack(shipped, [("", command_line)])
     content = stack(asked, [reference])
@@ -104,10 +107,35 @@ def _refuse_unused(config: DictConfig, changed: Iterable[str]) -> None:
                 raise UnusedKeyError(key, f"{config.objective['name']} has no {name}")
 
 
-def _layers(scenario: str, method: str, objective: str | None, label: str) -> list[tuple[str, dict[str, Any]]]:
+def _objective(command_line: Mapping[str, Any]) -> str | None:
+    """The objective that a command line names. ConfigError: it is no name, or the length of a visit is given twice."""
+    training = command_line.get("training")
+    if isinstance(training, Mapping) and None not in (training.get("steps"), training.get("epochs")):
+        raise ConfigError("training.steps and training.epochs both say how long a visit is: give one of them")
+    section = command_line.get("objective", {})
+    objective = section.get("name")
+    if not isinstance(objective, str | None) or (objective is None and "name" in section):
+        raise ConfigError(f"objective={objective!r}: give a name, and its arguments as in objective.temperature=0.2")
+    return objective
+
+
+def _names(method: str, objective: str | None, row: Any) -> list[str]:
+    """The names of a row: its line's, of ROW+CHANGES also ROW, or METHOD and METHOD-OBJECTIVE where that is its own."""
+    if row is not None:
+        return [str(row), str(row).partition("+")[0]]
+    own = settled(read("method", method)).get("objective", "simclr")
+    own = own.get("name") if isinstance(own, Mapping) else own
+    both = [stem(method), f"{stem(method)}-{stem(str(objective or own))}"]
+    return both if objective is None else both[::-1] if stem(objective) == own else both[1:]
+
+
+def _layers(
+    scenario: str, method: str, objective: str | None, label: str, choices: Mapping[str, Sequence[str]]
+) -> list[tuple[str, dict[str, Any]]]:
     """The layers of shipped files, the lowest first: prefix of error messages and content.
 
-    objective: of the command line, which replaces the method's. The last layer is the partition of the method's file.
+    objective: of the command line, which replaces the method's. choices: see `tuned.chosen`. The last layer is the
+    partition of the method's file.
     """
     content = read("method", method)
     loss = content.pop("objective", "simclr")
@@ -131,6 +159,7 @@ def _layers(scenario: str, method: str, objective: str | None, label: str) -> li
         scenarios.append((f"scenario {ancestor}: ", layer))
         for key in dict.fromkeys((loss["name"], stem(method), label)):
             adjusted.append((f"scenario {ancestor}, adjust.{key}: ", adjust.get(key, {})))
+        adjusted.append((f"leaderboards/tuned/{ancestor}: ", parse(choices.get(ancestor, []))))
     prefix = f"method {method}: "
     return [*scenarios, (f"objective {loss['name']}: ", shipped), (prefix, content), *adjusted, (prefix, reference)]
 

@@ -16,7 +16,7 @@ from benchmark.configuration.written import read_yaml_text, settled
 from benchmark.errors import ConfigError
 
 CONFIGS = SHIPPED = Path(__file__).parents[1] / "configs"
-FACTS = {"title", "paper", "source", "over", "networks", "loss", "keeps", "further"}
+FACTS = {"title", "paper", "source", "over", "networks", "tunes", "loss", "keeps", "further"}
 """Keys of the head of a method's or an objective's config."""
 
 
@@ -124,7 +124,8 @@ def facts(group: str, name: str) -> dict[str, str]:
 
     title: as pages write it. paper: keys of papers.bib. source: of the code, `code` (the authors'), `paper` (its
     formulas) or `reconstructed` (from an abstract). over: rows that it builds on. networks: the scenario with those of
-    its paper. Of an objective: loss, keeps, further: cells of the table in docs/reference/objectives.md.
+    its paper. tunes: the constant that its paper tunes and values around the paper's, `key=value,value,...`. Of an
+    objective: loss, keeps, further: cells of the table in docs/reference/objectives.md.
     """
     found = dict(line.split(": ", 1) for line in list(_head(group, name))[1:] if ": " in line)
     if unknown := sorted(set(found) - FACTS):

@@ -23,6 +23,24 @@ def suite(name: str, replaced: Mapping[str, Any], overrides: list[str]) -> list[
             all other shipped methods.
         overrides: for every run.
     """
+    lists = lines_of(name, replaced)
+    configs, unused = [], list[dict[str, UnusedKeyError]]()
+    for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"]):
+        config, without = _fitting(str(scenario), str(row), overrides, f"seed={seed}")
+        configs.append(config)
+        unused.append(without)
+    if nowhere := [key for key in (unused[0] if unused else ()) if all(key in without for without in unused)]:
+        raise unused[0][nowhere[0]]
+    folders = [folder(config) for config in configs]
+    if duplicates := [str(path) for path in folders if folders.count(path) > 1]:
+        raise ConfigError(f"suite {name} names {duplicates[0]} twice: name every row once")
+    if not configs:
+        raise ConfigError(f"suite {name} is empty: give scenarios, methods and seeds")
+    return configs
+
+
+def lines_of(name: str, replaced: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The lines of a suite's `scenarios` and `methods`, and its `seeds`; arguments as for `suite`."""
     content = read("suite", str(name))
     if unknown := sorted(set(content) - {"scenarios", "methods", "more", "seeds"}):
         raise ConfigError(f"suite {name} has unknown keys {unknown}; a suite has scenarios, methods, more and seeds")
@@ -37,19 +55,7 @@ def suite(name: str, replaced: Mapping[str, Any], overrides: list[str]) -> list[
         lists["methods"] = [*rows, *(method for method in available("method") if method not in listed_methods)]
     elif "methods" in replaced and lists["scenarios"]:
         lists["methods"] = _replace_row_names(list(map(str, lists["methods"])), rows, name, str(lists["scenarios"][0]))
-    configs, unused = [], list[dict[str, UnusedKeyError]]()
-    for scenario, seed, row in itertools.product(lists["scenarios"], lists["seeds"], lists["methods"]):
-        config, without = _fitting(str(scenario), str(row), overrides, f"seed={seed}")
-        configs.append(config)
-        unused.append(without)
-    if nowhere := [key for key in (unused[0] if unused else ()) if all(key in without for without in unused)]:
-        raise unused[0][nowhere[0]]
-    folders = [folder(config) for config in configs]
-    if duplicates := [str(path) for path in folders if folders.count(path) > 1]:
-        raise ConfigError(f"suite {name} names {duplicates[0]} twice: name every row once")
-    if not configs:
-        raise ConfigError(f"suite {name} is empty: give scenarios, methods and seeds")
-    return configs
+    return lists
 
 
 def _fitting(

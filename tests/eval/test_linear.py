@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR
 
 from eval import logistic_regression
-from eval.features import EvalError, Features
+from eval.features import EvalError, Features, holdout, seed_of
 from eval.inputs import Crop, EncoderInputs
 from eval.linear import (
     STRENGTHS,
@@ -21,6 +21,7 @@ from eval.linear import (
     fit_linear,
     lbfgs_probe,
     linear_probe,
+    slice_probe,
     standardised,
     swept_probe,
 )
@@ -119,6 +120,19 @@ def test_the_rate_is_the_smallest_of_the_best_on_held_out_training_rows_and_not_
     x, y = torch.eye(2).repeat(20, 1), torch.arange(40) % 2
     equal = Features(train_x=x, train_y=y, test_x=x, test_y=y, num_classes=2)
     assert swept_probe(equal, replace(ADAM, epochs=50), seeded(), (0.3, 0.1, 0.2)) == {"accuracy": 100, "rate": 0.1}
+
+
+def test_the_probe_of_a_slice_is_trained_on_one_half_of_it_and_scored_on_the_other(digits):
+    x, y, probe = digits.train_x, digits.train_y, replace(ADAM, epochs=20, batch_size=128)
+    generator = seeded()
+    chosen = torch.randperm(1200, generator=generator)[:500].sort().values
+    fit, held_out = holdout(y[chosen], 0.5, seed_of(generator))
+    halves = {"train_x": x[chosen[fit]], "train_y": y[chosen[fit]], "test_x": x[chosen[held_out]]}
+    expected = linear_probe(Features(**halves, test_y=y[chosen[held_out]], num_classes=10), probe, generator)
+    assert slice_probe(x, y, 10, probe, seeded(), limit=500) == expected
+    assert abs(len(fit) - len(held_out)) <= 10
+    noise = torch.randint(10, (1200,), generator=seeded(1))
+    assert slice_probe(x, noise, 10, probe, seeded(), limit=10_000)["accuracy"] < 20
 
 
 def test_an_identity_augmentation_equals_the_cached_probe(digits):

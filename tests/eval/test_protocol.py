@@ -38,6 +38,7 @@ SEMI_ORCHESTRA = SEMI | {"encoder_lr": 30, "classifier_lr": 30, "batch_size": 25
 PINNED = {
     "linear/v1": ADAM,
     "linear-quick/v1": ADAM | {"epochs": 100, "per_class": 100},
+    "linear-slice/v1": ADAM | {"epochs": 100, "limit": 10_000},
     "linear-lbfgs/v1": {"strengths": (1e-1, 1e-2, 1e-3, 1e-4, 1e-5), "fraction": 0.1},
     "linear-fedx/v1": ADAM | {"lr": 1e-3, "epochs": 100, "batch_size": 64, "weight_decay": 1e-6},
     "linear-ssd/v1": ADAM,

@@ -77,6 +77,7 @@ COMMANDS: dict[str, Callable[[Path, str, str], list[str]]] = {
     "resume": lambda root, a, b: ["resume", a, f"trust={b}"],
     "evaluate": lambda root, a, b: ["evaluate", f"{root}/runs/kept/finished/seed0", f"protocols={a}", f"x={b}"],
     "tune": lambda root, a, b: ["tune", *tiny(root, f"optimizer.lr={a},{b}", "minutes=0")[1:]],
+    "search": lambda root, a, b: ["tune", "suite=digits", f"methods={a}", f"minutes={b}", "plan=true"],
     "campaign": lambda root, a, b: ["campaign", a, f"minutes={b}", "plan=true"],
     "plan": lambda root, a, b: ["campaign", "ssd-main", f"devices={a}", f"jobs={b}", "plan=true"],
     "board": lambda root, a, b: ["board", f"collect={a}", f"folder={root}/{'board' if b else b}"],

@@ -81,6 +81,7 @@ class Forked:
         os.environ.update(environment)
         for descriptor in (1, 2):
             os.dup2(output, descriptor)
+        sys.stdout, sys.stderr = (os.fdopen(descriptor, "w") for descriptor in (1, 2))  # pytest may have replaced them
         sys.exit(main(words))
 
     def wait(self, timeout=None):

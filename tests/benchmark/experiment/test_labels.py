@@ -56,7 +56,7 @@ def test_where_labels_are_learned_from_they_matter(tmp_path):
 def test_no_choice_reads_a_test_label(tmp_path):
     """A protocol selects the same hyperparameters when test labels are noise; only accuracies differ."""
     run = run_helpers.train_run(tmp_path, "fedavg", "data.options={examples: 300, classes: 3}", *WORDS)
-    same = ("geometry/v1", "spectrum/v1", "label-free/v1")
+    same = ("geometry/v1", "spectrum/v1", "label-free/v1", "linear-slice/v1")
     protocols = ["linear-lbfgs/v1", "linear-sweep/v1", "linear/v1", "clusters/v1", *same]
 
     def scores():

@@ -1,0 +1,66 @@
+"""The settings that were chosen without a label, as the page on fairness shows them between its marks."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from leaderboards.choices import Choice, agreement, by_scenario
+from leaderboards.markdown import MISSING, replace_between, table_lines
+
+HEADINGS = ("scenario", "row", "chosen", "tried", "under", "regret", "rank correlation")
+
+
+def filled(page: str, choices: Sequence[Choice]) -> str:
+    """docs/explanation/fairness.md with its table between the marks."""
+    lines = table_lines(HEADINGS, map(_cells, choices), "lllllr")
+    return replace_between(page, "tuned", "\n".join([*lines, *_summaries(choices)]))
+
+
+def _cells(choice: Choice) -> tuple[str, ...]:
+    seeds = choice.seeds or (choice.seed,)
+    chosen = f"{', '.join(map(_short, choice.best))}{' (edge)' if choice.at_the_edge else ''}"
+    regret = MISSING if choice.regret is None else f"{choice.regret:.1f}"
+    words = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    return choice.scenario, choice.row, chosen, _tried(choice), words, regret, _rounded(agreement(choice.scored))
+
+
+def _tried(choice: Choice) -> str:
+    """Of the rule the number of trials, of another grid its values; how many diverged, or which."""
+    lost = [trial for trial in choice.tried if trial.score is None]
+    if choice.seeds:
+        return f"{len(choice.tried)} trials{f', {len(lost)} diverged' if lost else ''}"
+    values = [
+        ", ".join(sorted((_value(trial.point[0]) for trial in trials), key=float))
+        for trials in ([trial for trial in choice.tried if trial.score is not None], lost)
+    ]
+    return values[0] + (f"; diverged: {values[1]}" if lost else "")
+
+
+def _summaries(choices: Sequence[Choice]) -> Iterator[str]:
+    """For each scenario that was searched by the rule, how far the two criteria agree over all rows."""
+    for scenario, rows in by_scenario(choices).items():
+        regrets = {row.row: row.regret for row in rows if row.regret is not None}
+        if not regrets:
+            continue
+        worst = max(regrets, key=lambda row: regrets[row])
+        trials = [trial for row in rows for trial in row.scored]
+        yield ""
+        yield (
+            f"On `{scenario}` the rank correlation of the two criteria is {_rounded(agreement(trials))} over the "
+            f"{len(trials)} trials of all {len(rows)} rows, and {_rounded(agreement(row.chosen for row in rows))} over "
+            f"the chosen ones; the regret is {fmean(regrets.values()):.1f} points in the mean and "
+            f"{regrets[worst]:.1f} at most (`{worst}`)."
+        )
+
+
+def _short(word: str) -> str:
+    """`optimizer.lr=0.1` as `lr=0.1`."""
+    key, _, value = word.partition("=")
+    return f"{key.rpartition('.')[2]}={value}"
+
+
+def _value(word: str) -> str:
+    return word.partition("=")[2]
+
+
+def _rounded(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.2f}"
