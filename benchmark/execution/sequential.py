@@ -134,8 +134,9 @@ class SequentialExecutor:
             visit.notes[name] = number if tensor.is_floating_point() else int(number)
         return None if total_loss is None else numbers[-1] / max(1, visit.steps)
 
-    def _train(self, visit: Visit) -> tuple[Tensor, int]:
-        """Runs the local steps without waiting for the device; returns the sum of losses and the images seen."""
+    def _train(self, visit: Visit) -> tuple[Tensor | None, int]:
+        """Runs the local steps without waiting for the device; returns the sum of losses, None without any, and the
+        images that were trained on."""
         method, phase, training = self.method, visit.phase, self.training
         optimizer = method.hook("configure_optimizers", phase)()
         size = phase.batch_size or training.batch_size
@@ -158,7 +159,7 @@ class SequentialExecutor:
             if index % visit.batches == 0 and phase.where == "clients":
                 with self.fabric.autocast():
                     method.start_epoch(plain_batches, epoch_stream)
-            if index % visit.batches < phase.skip:
+            if phase.skip is None or index % visit.batches < phase.skip:
                 self._pass(visit, batch)
                 continue
             progress = index / max(1, total) if training.rate_per_step else 0.0
@@ -168,7 +169,7 @@ class SequentialExecutor:
             take_step(batch)
             visit.steps += 1
             images += len(batch.index)
-        return self.total_loss.clone(), images
+        return self.total_loss.clone() if phase.learns else None, images
 
     def _epochs(self, holder: int | None) -> int:
         """Epochs over a client's images, or over the public ones; more for few batches, under `max_epochs`."""
@@ -246,7 +247,7 @@ class SequentialExecutor:
 
 def check_skip(phase: Phase, batches: int) -> None:
     """Raises MethodError for a phase that would make no step in an epoch of so many batches."""
-    if phase.skip >= batches:
+    if phase.skip is not None and phase.skip >= batches:
         raise MethodError(
             f"phase {phase.name!r} makes no step with the first {phase.skip} batches of an epoch, but an epoch has "
             f"{batches}: give it more images, or smaller batches"

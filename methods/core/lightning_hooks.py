@@ -20,7 +20,7 @@ class TrainerHooks(Parts):
         """Initialises the server and sends client 0 its message, so that the first phase can train."""
         method: Any = self
         phase = next(iter(method.plan(0)), method.phase)
-        if phase.work != "train":
+        if not phase.learns:
             raise MethodError(
                 f"Trainer().fit needs a method whose first phase trains; {type(self).__name__} starts with "
                 f"{phase.name!r} ({phase.work}): run it with `python -m benchmark run`"
