@@ -150,6 +150,7 @@ class SequentialExecutor:
         total = steps if steps is not None else epochs * visit.batches
         self.total_loss.zero_()
         take_step, images = self._local_step(visit, optimizer), 0
+        shown = 1 + method.views(phase).count("other")  # that view has as many other images
         epoch_stream = self.streams.generator("epoch", round=visit.round, phase=phase.name, client=visit.client.id)
         plain_batches: Any = partial(
             self.data.plain_batches, self.fabric.device, held=held, pool=self.data.pool(holder), batch_size=size
@@ -168,7 +169,7 @@ class SequentialExecutor:
             visit.lr_sum += set_learning_rate(optimizer, factor)
             take_step(batch)
             visit.steps += 1
-            images += len(batch.index)
+            images += shown * len(batch.index)
         return self.total_loss.clone() if phase.learns else None, images
 
     def _epochs(self, holder: int | None) -> int:
