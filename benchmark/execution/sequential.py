@@ -160,6 +160,8 @@ class SequentialExecutor:
             if index % visit.batches == 0 and phase.where == "clients":
                 with self.fabric.autocast():
                     method.start_epoch(plain_batches, epoch_stream)
+            if phase.where == "clients":
+                method.objective.start_step((visit.round + index / max(1, total)) / visit.rounds)
             if phase.skip is None or index % visit.batches < phase.skip:
                 self._pass(visit, batch)
                 continue

@@ -45,10 +45,11 @@ class TrainerHooks(Parts):
             method.start_epoch(partial(plain_batches, self.device), method.stream)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Sets the learning rate."""
+        """Sets the learning rate, and what of the objective follows a schedule."""
         method: Any = self
         progress = self.trainer.global_step / float(self.trainer.estimated_stepping_batches)
         set_learning_rate(self.optimizers(), method.schedule(progress))
+        method.objective.start_step(progress)
 
     def log_loss(self, parts: Mapping[str, Tensor], images: int) -> None:
         """Logs the parts of a step's loss as `train/<part>`, means over an epoch's images, where Trainer trains.

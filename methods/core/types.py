@@ -76,7 +76,7 @@ class Phase:
     data: "private" (the client's own images) or "public".
     cohort: "sampled" (one draw a round, shared by its phases) or "all".
     where: "clients", or "server": members are `method.server_workers(server)` and no bytes are counted.
-    views: recipe names, augment | local | plain | rotate | other; None: the objective's.
+    views: recipe names, augment | crop | local | plain | rotate | other; None: the objective's.
     epochs: passes over the data; None: the scenario's when training, 1 when observing.
     batch_size: images in a batch; None: the scenario's.
     drop_last: train only: whether an epoch's short last batch is left out; None: the scenario's.
