@@ -21,9 +21,10 @@ class TrainerHooks(Parts):
         method: Any = self
         phase = next(iter(method.plan(0)), method.phase)
         if not phase.learns:
+            work = "no steps" if phase.skip is None else phase.work
             raise MethodError(
                 f"Trainer().fit needs a method whose first phase trains; {type(self).__name__} starts with "
-                f"{phase.name!r} ({phase.work}): run it with `python -m benchmark run`"
+                f"{phase.name!r} ({work}): run it with `python -m benchmark run`"
             )
         client = Client(0, examples=getattr(getattr(self.trainer, "datamodule", None), "examples", 1))
         stream = torch.Generator()

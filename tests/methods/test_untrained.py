@@ -1,8 +1,10 @@
 import pytest
 
+from benchmark.experiment import factory
 from benchmark.tracking.record import POOLED_STATISTICS
 from methods import trees
 from methods.base import MethodError
+from tests.methods import toys
 from tests.methods.contract import STATISTICS, WEIGHTS
 from tests.run_helpers import apart, build_run, execute_run, same, trained
 
@@ -63,6 +65,13 @@ def test_under_every_policy_it_is_treated_like_a_row_that_trains(words, pooled, 
     assert [phase.name for phase in run.loop.plan(0)] == phases
     if words != "method.statistics=pooled":
         assert build_run(tmp_path / "fedavg", "fedavg", *words.split()).evaluator.recalibrated == pooled
+
+
+def test_it_is_no_method_for_trainer(tmp_path):
+    run = build_run(tmp_path, "untrained", CLIENTS)
+    method = factory.method(run.config, run.data.source)  # not set up by Fabric
+    with pytest.raises(MethodError, match=r"first phase trains; Untrained starts with 'fit' \(no steps\)"):
+        toys.fit_pooled(method, run.data, tmp_path)
 
 
 def test_pooled_statistics_are_others_and_other_words_are_refused(tmp_path):
