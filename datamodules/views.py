@@ -17,7 +17,7 @@ from datamodules import ops
 from datamodules.errors import ViewError
 from datamodules.recipe import OwnRecipe, Recipe
 
-NAMES = ("augment", "local", "plain", "rotate", "other")
+NAMES = ("augment", "crop", "local", "plain", "rotate", "other")
 """Names of the views."""
 
 Crops = tuple[Tensor, Tensor, Tensor, Tensor]  # top, left, height, width: `[B]` each, pixels
@@ -56,9 +56,9 @@ def make_views(
 ) -> tuple[tuple[Tensor, ...], Tensor | None]:
     """Views of uint8 images `[B, C, H, W]` by their names.
 
-    `augment`: a random view. `local`: one of a smaller crop (multi-crop, Caron et al. 2020). `rotate`: one with 0 to 3
-    quarter turns (Gidaris et al. 2018), uniform. `other`: a random view of other images. `plain`: the images without
-    augmentation.
+    `augment`: a random view. `crop`: one without what changes colours or blurs. `local`: one of a smaller crop
+    (multi-crop, Caron et al. 2020). `rotate`: one with 0 to 3 quarter turns (Gidaris et al. 2018), uniform. `other`: a
+    random view of other images. `plain`: the images without augmentation.
 
     Args:
         apply_draws: None: `apply`.
@@ -85,8 +85,12 @@ def make_views(
             if others is None:
                 others = images[torch.randperm(len(images), generator=generator).to(images.device)]
             source = others
-        crops = replace(recipe, crop_scale=recipe.local_scale) if name == "local" else recipe
-        view = augment(source, crops, generator, apply_draws)
+        own = recipe
+        if name == "local":
+            own = replace(recipe, crop_scale=recipe.local_scale)
+        elif name == "crop":
+            own = replace(recipe, jitter_p=0, grayscale=0, blur=0, solarize=0)
+        view = augment(source, own, generator, apply_draws)
         if name == "rotate":
             turns = ops.send(torch.randint(4, (len(view),), generator=generator), view)
             view = ops.quarter_turns(view, turns)

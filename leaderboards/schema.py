@@ -95,7 +95,9 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         "Length of training.",
     ),
     "images": _field(
-        Count, "Images trained on, all clients and rounds together; passes that only observe do not count."
+        Count,
+        "Images trained on, all clients and rounds together, those of FedX's third view too; passes that only observe "
+        "do not count.",
     ),
     "scores": _field(
         Scores,

@@ -30,8 +30,8 @@ class VisitResult:
     """A finished visit.
 
     message: the reply, perhaps live tensors of the model. client_state: Tree that stays with the client. loss: mean
-    over the steps, None without training. images: trained on. seconds: CPU time of this process, all threads together;
-    on a GPU, wall time.
+    over the steps, None without training. images: trained on, those of a view of other images too. seconds: CPU time of
+    this process, all threads together; on a GPU, wall time.
     """
 
     visit: Visit

@@ -28,7 +28,7 @@ def compile_networks(
         clients: that may be visited. visits: of the whole run, from which its steps are counted.
     """
     method = executor.method
-    phase = next((phase for phase in method.plan(0) if phase.work == "train"), None)
+    phase = next((phase for phase in method.plan(0) if phase.learns), None)
     if phase is None:
         return False, "nothing is trained"
     size, generator = phase.batch_size or executor.training.batch_size, executor.streams.generator("compile")

@@ -136,8 +136,9 @@ class SequentialExecutor:
             visit.notes[name] = number if tensor.is_floating_point() else int(number)
         return None if total_loss is None else numbers[-1] / max(1, visit.steps)
 
-    def _train(self, visit: Visit) -> tuple[Tensor, int]:
-        """Runs the local steps without waiting for the device; returns the sum of losses and the images seen."""
+    def _train(self, visit: Visit) -> tuple[Tensor | None, int]:
+        """Runs the local steps without waiting for the device; returns the sum of losses, None without any, and the
+        images that were trained on."""
         method, phase, training = self.method, visit.phase, self.training
         optimizer = method.hook("configure_optimizers", phase)()
         size = phase.batch_size or training.batch_size
@@ -151,6 +152,7 @@ class SequentialExecutor:
         total = steps if steps is not None else epochs * visit.batches
         self.total_loss.zero_()
         take_step, images = self._local_step(visit, optimizer), 0
+        shown = 1 + method.views(phase).count("other")  # that view has as many other images
         epoch_stream = self.streams.generator("epoch", round=visit.round, phase=phase.name, client=visit.client.id)
         plain_batches: Any = partial(
             self.data.plain_batches, self.fabric.device, held=held, pool=self.data.pool(holder), batch_size=size
@@ -162,7 +164,9 @@ class SequentialExecutor:
             if index % visit.batches == 0 and phase.where == "clients":
                 with self.fabric.autocast():
                     method.start_epoch(plain_batches, epoch_stream)
-            if index % visit.batches < phase.skip:
+            if phase.where == "clients":
+                method.objective.start_step((visit.round + index / max(1, total)) / visit.rounds)
+            if phase.skip is None or index % visit.batches < phase.skip:
                 self._pass(visit, batch)
                 continue
             progress = index / max(1, total) if training.rate_per_step else 0.0
@@ -171,10 +175,10 @@ class SequentialExecutor:
             visit.lr_sum += set_learning_rate(optimizer, factor)
             take_step(batch)
             visit.steps += 1
-            images += len(batch.index)
+            images += shown * len(batch.index)
         if first is not None and SHARE in method.own_activity:
             self._probe(visit, first)
-        return self.total_loss.clone(), images
+        return self.total_loss.clone() if phase.learns else None, images
 
     def _probe(self, visit: Visit, batch: Any) -> None:
         """Notes what the method adds to the objective's gradient after training, on a batch; nothing else changes."""
@@ -257,7 +261,7 @@ class SequentialExecutor:
 
 def check_skip(phase: Phase, batches: int) -> None:
     """Raises MethodError for a phase that would make no step in an epoch of so many batches."""
-    if phase.skip >= batches:
+    if phase.skip is not None and phase.skip >= batches:
         raise MethodError(
             f"phase {phase.name!r} makes no step with the first {phase.skip} batches of an epoch, but an epoch has "
             f"{batches}: give it more images, or smaller batches"

@@ -260,9 +260,9 @@ class Experiment:
         """What scores the run's encoders. other: name of another data set -> that set."""
         config, method = self.config, loop.method
         size, device = config.evaluation.batch_size, loop.fabric.device
-        untrained = not method.phases or loop.rounds == 0
+        unmeasured = loop.rounds == 0 or not loop.plan(0)
         uses_batch_norm = any(has_batch_norm(network) for network in method.architectures.values())
-        recalibrated = uses_batch_norm and (untrained or method.batch_norm == "local")
+        recalibrated = uses_batch_norm and (unmeasured or method.batch_norm == "local")
         evaluator = Evaluator(
             method, module, loop.streams, other, batch_size=size, device=device, recalibrated=recalibrated
         )

@@ -8,7 +8,7 @@ from methods.base import Cat, Each, FederatedMethod, Mean, Message, MethodError,
 
 def trains_clients(phase: Phase) -> bool:
     """Whether it is a phase whose replies are updates."""
-    return phase.where == "clients" and phase.work == "train"
+    return phase.where == "clients" and phase.learns
 
 
 def combined_entries(phase: Phase) -> list[str]:

@@ -20,10 +20,11 @@ class TrainerHooks(Parts):
         """Initialises the server and sends client 0 its message, so that the first phase can train."""
         method: Any = self
         phase = next(iter(method.plan(0)), method.phase)
-        if phase.work != "train":
+        if not phase.learns:
+            work = "no steps" if phase.skip is None else phase.work
             raise MethodError(
                 f"Trainer().fit needs a method whose first phase trains; {type(self).__name__} starts with "
-                f"{phase.name!r} ({phase.work}): run it with `python -m benchmark run`"
+                f"{phase.name!r} ({work}): run it with `python -m benchmark run`"
             )
         client = Client(0, examples=getattr(getattr(self.trainer, "datamodule", None), "examples", 1))
         stream = torch.Generator()
@@ -45,10 +46,11 @@ class TrainerHooks(Parts):
             method.start_epoch(partial(plain_batches, self.device), method.stream)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Sets the learning rate."""
+        """Sets the learning rate, and what of the objective follows a schedule."""
         method: Any = self
         progress = self.trainer.global_step / float(self.trainer.estimated_stepping_batches)
         set_learning_rate(self.optimizers(), method.schedule(progress))
+        method.objective.start_step(progress)
 
     def log_loss(self, parts: Mapping[str, Tensor], images: int) -> None:
         """Logs the parts of a step's loss as `train/<part>`, means over an epoch's images, where Trainer trains.

@@ -1,6 +1,7 @@
 """Objective and AddOn: a local loss with its networks, and a term that can be added to any of them."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -115,6 +116,12 @@ class Objective(nn.Module):
         stream: a CPU generator of this visit.
         """
 
+    def start_step(self, progress: float) -> None:
+        """Called before each local step, outside it; progress: of the whole run, in [0, 1).
+
+        A value that follows a schedule goes into a buffer, in place: a recorded step reads it there.
+        """
+
     def add_queue(self, name: str, rows: int, dim: int) -> None:
         """Registers the empty FIFO buffer `name` `[rows, dim]`, the newest row first, and `<name>_filled`, 0-d.
 
@@ -134,8 +141,9 @@ class Objective(nn.Module):
 
     def move_targets(self) -> None:
         """The targets' parameters follow their sources', one step of the moving average."""
+        momentum = getattr(self, "momentum_now", self.momentum)  # a buffer where it follows a schedule
         for target, source in self.ema.items():
-            update_ema(getattr(self, target), getattr(self, source), self.momentum)
+            update_ema(getattr(self, target), getattr(self, source), momentum)
 
 
 def enqueue(queue: Tensor, rows: Tensor) -> Tensor:
@@ -151,11 +159,26 @@ def fill(queue: Tensor, filled: Tensor, rows: Tensor) -> None:
 
 
 @torch.no_grad()
-def update_ema(target: nn.Module, source: nn.Module, momentum: float) -> None:
-    """Moves the target's parameters towards the source's, not its buffers; momentum: weight of the target's values."""
+def update_ema(target: nn.Module, source: nn.Module, momentum: float | Tensor) -> None:
+    """Moves the target's parameters towards the source's, not its buffers.
+
+    momentum: weight of the target's values; as a tensor, 0-d, it is read by the device, where it may change.
+    """
     targets, sources = ([*network.parameters()] for network in (target, source))
-    if targets:  # an empty projector has none
+    if isinstance(momentum, Tensor):
+        for old, new in zip(targets, sources, strict=True):
+            old.lerp_(new, (1 - momentum).to(old.dtype))
+    elif targets:  # an empty projector has none
         torch._foreach_lerp_(targets, sources, 1 - momentum)  # type: ignore[arg-type] # one kernel on a GPU
+
+
+def cosine(start: float, end: float, progress: float) -> float:
+    """From `start` to `end` along half a cosine (Grill et al. 2020, BYOL, section 3.2; DINO's `cosine_scheduler`).
+
+    >>> [round(cosine(0.99, 1.0, progress), 4) for progress in (0, 0.5, 1)]
+    [0.99, 0.995, 1.0]
+    """
+    return end - (end - start) * (1 + math.cos(math.pi * progress)) / 2
 
 
 class Projected(Objective):
@@ -167,6 +190,9 @@ class Projected(Objective):
         head_norm: BatchNorm before every ReLU of the projector.
         last_norm: BatchNorm without affine parameters on the embeddings.
     """
+
+    momentum_end: float | None = None
+    momentum_now: Tensor
 
     def __init__(
         self,
@@ -183,12 +209,25 @@ class Projected(Objective):
             self.projector = nn.Identity()
         self.width = projector[-1] if projector else encoder.dim
 
-    def add_targets(self, momentum: float, prefix: str = "target") -> None:
-        """Adds `<prefix>_encoder` and `<prefix>_projector`: copies without gradient that follow the online networks."""
+    def add_targets(self, momentum: float, prefix: str = "target", end: float | None = None) -> None:
+        """Adds `<prefix>_encoder` and `<prefix>_projector`: copies without gradient that follow the online networks.
+
+        end: the momentum that the run ends at, by a cosine from `momentum`; None: it is constant.
+        """
         self.momentum = check_number("objective.momentum", momentum, at_least=0, at_most=1)
+        self.momentum_end = end
+        if end is not None:
+            check_number("objective.momentum_end", end, at_least=0, at_most=1)
+            self.register_buffer("momentum_now", torch.tensor(float(momentum)), persistent=False)
         self.ema = {f"{prefix}_{source}": source for source in ("encoder", "projector")}
         for target, source in self.ema.items():
             setattr(self, target, deepcopy(getattr(self, source)).requires_grad_(False))
+
+    @torch.no_grad()
+    def start_step(self, progress: float) -> None:
+        """Sets the targets' momentum, where it follows a schedule."""
+        if self.momentum_end is not None:
+            self.momentum_now.fill_(cosine(self.momentum, self.momentum_end, progress))
 
     @torch.no_grad()
     def embed_targets(self, images: Tensor) -> Tensor:

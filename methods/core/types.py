@@ -76,11 +76,12 @@ class Phase:
     data: "private" (the client's own images) or "public".
     cohort: "sampled" (one draw a round, shared by its phases) or "all".
     where: "clients", or "server": members are `method.server_workers(server)` and no bytes are counted.
-    views: recipe names, augment | local | plain | rotate | other; None: the objective's.
+    views: recipe names, augment | crop | local | plain | rotate | other; None: the objective's.
     epochs: passes over the data; None: the scenario's when training, 1 when observing.
     batch_size: images in a batch; None: the scenario's.
     drop_last: train only: whether an epoch's short last batch is left out; None: the scenario's.
-    skip: train only: first batches of each epoch that pass the networks and end a step, without an optimiser step.
+    skip: train only: first batches of each epoch that pass the networks and end a step, without an optimiser step;
+        None: all of them, so that nothing is trained.
     shuffled: observe only: whether batches are in random order and a short last one may be left out, as in
         training; for networks with BatchNorm in training mode. False: every image once, in the order of the data,
         which is often sorted by class.
@@ -99,7 +100,7 @@ class Phase:
     epochs: int | None = None
     batch_size: int | None = None
     drop_last: bool | None = None
-    skip: int = 0
+    skip: int | None = 0
     shuffled: bool = False
     measures: bool = False
 
@@ -108,6 +109,11 @@ class Phase:
         choose(f"Phase {self.name!r}: data", self.data, "private", "public")
         choose(f"Phase {self.name!r}: cohort", self.cohort, "sampled", "all")
         choose(f"Phase {self.name!r}: where", self.where, "clients", "server")
+
+    @property
+    def learns(self) -> bool:
+        """Whether its batches take steps of the optimiser."""
+        return self.work == "train" and self.skip is not None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,11 @@ from methods.maths.precision import full_precision, upcast
 
 @full_precision
 def dino(
-    scores: Tensor, targets: Tensor, centre: Tensor, temperature: float = 0.1, target_temperature: float = 0.04
+    scores: Tensor,
+    targets: Tensor,
+    centre: Tensor,
+    temperature: float = 0.1,
+    target_temperature: float | Tensor = 0.04,
 ) -> Tensor:
     """Cross-entropy of the student with the centred, sharpened teacher (Caron et al. 2021, DINO, eqs. 2-3).
 
@@ -19,7 +23,7 @@ def dino(
         scores: `[V, B, K]`, the student's outputs for all views; V >= 2.
         targets: `[C, B, K]`, the teacher's for the first C <= V views; the caller detaches them.
         centre: `[K]`, subtracted from the teacher's outputs.
-        temperature, target_temperature: divide the outputs of student and teacher; > 0.
+        temperature, target_temperature: divide the outputs of student and teacher; > 0. The second may be 0-d.
 
     Returns:
         A scalar. Equal outputs of all images, with themselves as centre, give log K.

@@ -4,7 +4,7 @@
 |---|---|---|
 | f_theta, g_theta, q_theta | `encoder`, `projector`, `predictor` | section 3.1 |
 | f_xi, g_xi | `target_encoder`, `target_projector` | section 3.1 |
-| tau | `momentum` | xi <- tau xi + (1 - tau) theta, eq. 1 |
+| tau, tau_base | `momentum`, rising to `momentum_end` | xi <- tau xi + (1 - tau) theta, eq. 1; section 3.2 |
 | L | `methods.maths.byol_regression`, both directions added | eq. 2 |
 
 Decisions
@@ -14,6 +14,8 @@ Decisions
   the average are swapped (the target is almost the online network); this is not reproduced.
 - The target neither travels nor stays: at each visit it starts at the received online networks. `stateful: true` keeps
   it with its client, as EasyFL's README has it for FedAvg.
+- tau is constant by default, as in the field's codes. With `momentum_end: 1` it is the paper's
+  1 - (1 - tau_base) (cos(pi k / K) + 1) / 2, k the steps of the run so far, of K.
 - `symmetric: false` is one direction of the loss, the second view's target, as in FedX (eq. 4).
 - In EasyFL a client's first target is the online network itself (`first_target: online`): during that visit it does not
   lag, and its passes move the online running statistics too. The default is a copy, as in the paper.
@@ -38,6 +40,7 @@ class BYOL(Projected):
         predictor: hidden width of the predictor, which maps embeddings to embeddings.
         head_norm: BatchNorm before every ReLU of projector and predictor.
         momentum: weight of the target's previous value in its moving average.
+        momentum_end: what it rises to over the run, by a cosine; None: it is constant.
         symmetric: whether the first view's target is regressed too.
         stateful: whether the target stays with its client.
         first_target: "copy", or "online": a client's target is the online network during its first visit; needs a
@@ -56,13 +59,14 @@ class BYOL(Projected):
         predictor: int = 512,
         head_norm: bool = True,
         momentum: float = 0.99,
+        momentum_end: float | None = None,
         symmetric: bool = True,
         stateful: bool = False,
         first_target: str = "copy",
     ) -> None:
         super().__init__(encoder, projector=projector, head_norm=head_norm)
         self.predictor = mlp((self.width, predictor, self.width), norm=head_norm)
-        self.add_targets(momentum)
+        self.add_targets(momentum, end=momentum_end)
         self.symmetric = symmetric
         self.stays = tuple(self.ema) if stateful else ()
         self.first_target = choose("objective.first_target", first_target, "copy", "online")

@@ -3,7 +3,8 @@
 | symbol | name | equation |
 |---|---|---|
 | g_theta_s | `encoder`, `projector`, `prototypes` | section 3.1 |
-| g_theta_t, lambda | `target_encoder`, `target_projector`, `target_prototypes`; `momentum` | section 3.1 |
+| g_theta_t | `target_encoder`, `target_projector`, `target_prototypes` | section 3.1 |
+| lambda | `momentum`, rising to `momentum_end` | section 3.1 |
 | tau_s, tau_t | `temperature`, `target_temperature` | eq. 1 |
 | c, m | `centre`, `centre_momentum` | eq. 4 |
 | sum over global views and other views | `methods.maths.dino` | eqs. 2-3 |
@@ -17,8 +18,12 @@ Decisions
   normalised where they are used, so that the clients' mean needs no further rule.
 - The centre travels and is averaged: it is the clients' mean output, and needs more steps than a visit has. A centre
   that started at zero in every visit would let the first steps collapse.
-- The target starts at the received networks in each visit, as BYOL's does here.
-- Momentum and the teacher's temperature are constant. The paper's rise over hundreds of epochs.
+- The target starts at the received networks in each visit, as BYOL's does here; with `stateful: true` it stays with its
+  client.
+- Momentum and the teacher's temperature are constant by default. `momentum_end: 1` is the paper's cosine of the
+  momentum; `start_temperature` and `temperature_warmup` are the linear rise of the temperature, by the steps of the
+  run, where the code has its epochs. The code's last layer that is fixed for an epoch and its rising weight decay are
+  left out.
 - 1,024 outputs are our choice; the paper's 65,536 are for ImageNet.
 """
 
@@ -51,10 +56,16 @@ class DINO(Projected):
         encoder, projector, head_norm, last_norm: see `Projected`.
         outputs: K, the length of the distribution.
         momentum: weight of the target's previous value in its moving average.
+        momentum_end: what it rises to over the run, by a cosine; None: it is constant.
         temperature, target_temperature: of student and target.
+        start_temperature: the target's when the run starts; it changes to `target_temperature`, linearly, within
+            `temperature_warmup`, a share of the run. None: it is constant.
         centre_momentum: weight of the centre's previous value.
         local_views: small crops of each image beside the two large ones, which the student sees alone.
+        stateful: whether the target stays with its client.
     """
+
+    target_temperature_now: Tensor
 
     travels = ("encoder", "projector", "prototypes", "centre")
 
@@ -64,10 +75,14 @@ class DINO(Projected):
         *,
         outputs: int = 1024,
         momentum: float = 0.996,
+        momentum_end: float | None = None,
         temperature: float = 0.1,
         target_temperature: float = 0.04,
+        start_temperature: float | None = None,
+        temperature_warmup: float = 0.0,
         centre_momentum: float = 0.9,
         local_views: int = 0,
+        stateful: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(encoder, **kwargs)
@@ -79,9 +94,30 @@ class DINO(Projected):
         self.views = ("augment", "augment", *["local"] * local_views)
         self.prototypes = nn.Linear(self.width, outputs, bias=False)
         self.centre = Centre(outputs)
-        self.add_targets(momentum)
+        self.add_targets(momentum, end=momentum_end)
         self.target_prototypes = deepcopy(self.prototypes).requires_grad_(False)
         self.ema = {**self.ema, "target_prototypes": "prototypes"}
+        self.stays = tuple(self.ema) if stateful else ()
+        self.start_temperature = start_temperature
+        self.temperature_warmup = check_number(
+            "objective.temperature_warmup", temperature_warmup, at_least=0, at_most=1
+        )
+        if (start_temperature is None) != (temperature_warmup == 0):
+            raise MethodError(
+                f"objective.start_temperature={start_temperature} temperature_warmup={temperature_warmup}: give both, "
+                "the second above 0, or neither"
+            )
+        if start_temperature is not None:
+            check_number("objective.start_temperature", start_temperature, above=0)
+            self.register_buffer("target_temperature_now", torch.tensor(float(start_temperature)), persistent=False)
+
+    @torch.no_grad()
+    def start_step(self, progress: float) -> None:
+        """Sets momentum and temperature of the target, where they follow a schedule."""
+        super().start_step(progress)
+        if (start := self.start_temperature) is not None:
+            risen = min(1.0, progress / self.temperature_warmup)
+            self.target_temperature_now.fill_(start + (self.target_temperature - start) * risen)
 
     def check_staying(self, staying: Sequence[str]) -> None:
         """Raises MethodError where clients have networks of their own, but a common centre."""
@@ -108,7 +144,8 @@ class DINO(Projected):
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """The mean cross-entropy of the views' outputs with the teacher's for another view."""
         scores, targets = torch.stack(out.predictions), torch.stack(out.targets)
-        return dino(scores, targets, self.centre.value, self.temperature, self.target_temperature)
+        of_target = self.target_temperature if self.start_temperature is None else self.target_temperature_now
+        return dino(scores, targets, self.centre.value, self.temperature, of_target)
 
     @torch.no_grad()
     def after_step(self, push: Mapping[str, Tensor]) -> None:

@@ -8,8 +8,8 @@
 
 Decisions
 - One view. The patches to hide are drawn anew for each image and step: a uniform number for each patch, the largest are
-  hidden, as in the released code. The paper's views are crops and mirrors: for them, set the recipe's other
-  probabilities to 0.
+  hidden, as in the released code. The paper's views are crops and mirrors: `colours: false` leaves the colours of the
+  scenario's views as they are.
 - The decoder is narrower and shallower than the paper's by default, as this field's images are small. Its positions
   are learned; the paper's are fixed waves.
 - The representation is what the encoder returns for whole images: the class token, or the patches' mean with
@@ -65,9 +65,10 @@ class MaskedReconstruction(Objective):
         normalise: whether the pixels of a patch are normalised by their own mean and variance.
         decoder_width, decoder_depth, decoder_heads: of the decoder.
         decoder: "travels" or "stays".
+        colours: whether the view's colours change as the scenario has it; False: it is a crop, as in the paper.
     """
 
-    views = ("augment",)
+    views: tuple[str, ...] = ("augment",)
     travels: tuple[str, ...] = ("encoder", "decoder")
 
     def __init__(
@@ -80,6 +81,7 @@ class MaskedReconstruction(Objective):
         decoder_depth: int = 2,
         decoder_heads: int = 3,
         decoder: str = "travels",
+        colours: bool = True,
     ) -> None:
         super().__init__(encoder)
         backbone = encoder.backbone
@@ -94,6 +96,7 @@ class MaskedReconstruction(Objective):
                 "give whole numbers of at least 1, the width a multiple of the heads"
             )
         check_number("objective.mask_ratio", mask_ratio, above=0, below=1)
+        self.views = ("augment",) if colours else ("crop",)
         self.width = encoder.dim
         self.projector = nn.Identity()
         self.normalise, self.patch_size = normalise, backbone.patch_size

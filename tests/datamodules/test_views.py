@@ -389,7 +389,7 @@ def test_the_other_view_shows_other_images():
     ("make", "line"),
     [
         (lambda x: views.make_views(x, ("plain", "augmented"), STILL, seeded(0)),
-         "unknown view 'augmented'; known views: augment, local, plain, rotate, other"),
+         "unknown view 'augmented'; known views: augment, crop, local, plain, rotate, other"),
         (lambda x: views.make_views(x, ("rotate", "rotate"), STILL, seeded(0)), "contain 'rotate' twice; give it once"),
         (lambda x: views.augment(x.float(), STILL, seeded(0)),
          "images are torch.float32 [2, 3, 8, 8]; give uint8 [B, C, H, W]"),
@@ -401,6 +401,16 @@ def test_the_other_view_shows_other_images():
 def test_wrong_images_and_unknown_views_are_errors(make, line):
     with refused(re.escape(line), ViewError):
         make(bytes_of((2, 3, 8, 8)))
+
+
+def test_a_view_of_crop_keeps_the_colours_of_the_image():
+    """It is the view of a recipe without the stages of colour and blur."""
+    recipe = Recipe(8, jitter_p=1.0, grayscale=0.5, blur=0.5, solarize=0.5)
+    plain = Recipe(8, jitter_p=0.0, grayscale=0.0)
+    images = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8, generator=seeded(3))
+    (crop,), _ = views.make_views(images, ("crop",), recipe, seeded(0))
+    torch.testing.assert_close(crop, views.augment(images, plain, seeded(0)))
+    assert not torch.equal(crop, views.augment(images, recipe, seeded(0)))
 
 
 def test_a_local_view_is_a_smaller_crop():

@@ -116,6 +116,19 @@ def test_a_step_has_an_independent_batch_and_a_teacher_that_stays_the_received_m
     assert not any(training for *_, training in run.loop.method.seen)
 
 
+@pytest.mark.parametrize(
+    ("words", "images"),
+    [((), 2), (("method.local_relation=0",), 2), (("method.local_relation=0", "method.global_relation=0"), 1)],
+)
+def test_a_step_counts_the_images_of_its_third_view(words, images):
+    """B_r has as many images as the batch; without relational terms there is none."""
+    loop = trained("fedx", *words).loop
+    for round, line in enumerate(loop.history):
+        sizes = [loop.clients[client].examples for client in loop.cohort(round)]
+        trained_on = sum(size - (size % 8 if size % 8 < 2 else 0) for size in sizes)
+        assert line["images"] == images * trained_on
+
+
 def test_the_sum_of_the_terms():
     torch.manual_seed(0)
     objective = SimCLR(encoder(), projector=(5, 4))

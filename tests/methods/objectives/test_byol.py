@@ -1,15 +1,18 @@
 from copy import deepcopy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from benchmark.execution.parallel import ParallelExecutor
 from methods import trees
 from methods.base import Client, FederatedMethod, MethodError, Outputs, Visit
+from methods.core.objective import cosine
 from methods.maths import byol_regression
 from methods.objectives.byol import BYOL
-from tests import run_helpers
+from tests import run_helpers, tape
 from tests.methods.objectives import ObjectiveContract, batch, encoder, step
 from tests.methods.toys import shift
 
@@ -125,3 +128,70 @@ def test_a_first_target_needs_one_that_stays(tmp_path: Path):
     run.loop.fit()
     assert {shares for round, shares in shared if round == 0} == {True}
     assert {shares for round, shares in shared if round > 0} == {False}
+
+
+STEPS = 6
+"""Of a client in the run below: three rounds of two steps."""
+
+
+def paper_momentum(step: int, base: float) -> float:
+    """tau of step k of K (section 3.2): 1 - (1 - tau_base) (cos(pi k / K) + 1) / 2."""
+    return 1 - (1 - base) * (np.cos(np.pi * step / STEPS) + 1) / 2
+
+
+@pytest.mark.parametrize("objective", ["byol", "dino"])
+def test_the_momentum_rises_by_the_papers_cosine_over_the_steps_of_the_run(objective: str, tmp_path: Path):
+    words = (f"objective={objective}", "objective.momentum=0.9", "objective.momentum_end=1")
+    run = run_helpers.build_run(tmp_path, "fedavg", *words, "training.steps=2", "federation.participation=1")
+    loss, seen = run.loop.method.objective, []
+    after, loss.after_step = loss.after_step, lambda push: (seen.append(float(loss.momentum_now)), after(push))
+    run.loop.fit()
+    clients = len(run.loop.clients)
+    expected = [paper_momentum(2 * round + step, 0.9) for round in range(3) for _ in range(clients) for step in (0, 1)]
+    assert seen == pytest.approx(expected, abs=1e-7)
+    assert seen[0] == pytest.approx(0.9)
+    assert cosine(0.9, 1.0, 1.0) == 1.0
+
+
+def test_a_recorded_step_follows_the_schedules_too_and_waits_for_no_value(tmp_path: Path):
+    words = ("objective=dino", "objective.momentum=0.5", "objective.momentum_end=1", "objective.target_temperature=0.5")
+    words += ("objective.start_temperature=0.1", "objective.temperature_warmup=1", "federation.participation=1")
+    tapes: list[tape.Tape] = []
+    run = run_helpers.build_run(tmp_path, "fedavg", *words)
+    run.loop.executor = ParallelExecutor(run.loop.executor, lanes=2, recorder=tape.recorder(tapes))
+    run.loop.fit()
+    plain = run_helpers.trained("fedavg", *words)
+    assert run_helpers.difference(run.loop.server, plain.loop.server) < 1e-5
+    assert sum(recorded.replays for recorded in tapes) > 0
+    assert [recorded.looks for recorded in tapes] == [[]] * len(tapes)
+    constant = run_helpers.trained("fedavg", *words[:2], *words[3:4], words[-1])
+    assert run_helpers.difference(constant.loop.server, plain.loop.server) > 1e-4
+
+
+@pytest.mark.parametrize("now", [0.0, 0.3, 1.0])
+def test_the_target_follows_with_the_momentum_of_the_step(now: float):
+    objective = BYOL(encoder(), projector=(5, 4), predictor=3, momentum=0.9, momentum_end=1.0)
+    shift(objective.target_encoder, 0.5)
+    before = parameters(objective.target_encoder)
+    objective.momentum_now.fill_(now)
+    objective.after_step({})
+    followed = [now * old + (1 - now) * new for old, new in zip(before, parameters(objective.encoder), strict=True)]
+    torch.testing.assert_close(parameters(objective.target_encoder), followed)
+    assert "momentum_now" not in objective.state_dict()
+
+
+@pytest.mark.parametrize(("objective", "parts"), [("byol", ()), ("dino", ("prototypes",))])
+def test_a_kept_target_goes_on_where_its_client_left_it(objective: str, parts: tuple[str, ...], tmp_path: Path):
+    """Momentum 1: a target that never moves is that of the client's first visit, the initial networks."""
+    words = (f"objective={objective}", "objective.momentum=1", "federation.participation=1", "optimizer.lr=0.1")
+    start = run_helpers.build_run(tmp_path / "start", "fedavg", *words).loop
+    start.restore()
+    run = run_helpers.train_run(tmp_path / "kept", "fedavg", *words, "objective.stateful=true")
+    kept = run.loop.client_state[0]["stays"]
+    assert set(kept) == {f"target_{part}" for part in ("encoder", "projector", *parts)}
+    for part in ("encoder", "projector", *parts):
+        trained = dict(run.loop.method.part(part).named_parameters())
+        mine = {name: leaf for name, leaf in kept[f"target_{part}"].items() if name in trained}
+        first = start.server["weights"][part]
+        assert run_helpers.same(mine, {name: first[name] for name in mine})
+        assert run_helpers.apart(mine, run.loop.server["weights"][part]) > 1e-6

@@ -50,6 +50,9 @@ class TestDINO(ObjectiveContract):
     refused = (
         *((name, 0, "give a number above 0") for name in ("temperature", "target_temperature")),
         ("outputs", 1, "give a number of at least 2"),
+        ("momentum_end", 1.5, "at most 1"),
+        ("start_temperature", 0.04, "temperature_warmup=0.0: give both"),
+        ("temperature_warmup", 2.0, "at most 1"),
     )
 
     def build(self, **settings: Any) -> DINO:
@@ -89,6 +92,22 @@ class TestDINO(ObjectiveContract):
         first = objective.loss(objective(*given.views), given)
         objective.prototypes.weight.data *= torch.tensor([[2.0], [0.5], [3.0], [1.0]])
         torch.testing.assert_close(objective.loss(objective(*given.views), given), first)
+
+    def test_the_targets_temperature_rises_linearly_and_then_stays(self):
+        """As the code's: from `warmup_teacher_temp` to `teacher_temp` in equal steps, then constant."""
+        settings = {"start_temperature": 0.04, "target_temperature": 0.07, "temperature_warmup": 0.3}
+        objective, steps, seen = self.build(**settings).eval(), 155, []
+        rise = np.append(np.linspace(0.04, 0.07, 31), np.full(9, 0.07))  # as if 30 of 100 epochs
+        out = objective(*batch().views)
+        for percent in range(40):
+            objective.start_step(percent / 100)
+            seen.append(float(objective.target_temperature_now))
+        assert seen == pytest.approx(list(rise), abs=1e-7)
+        scores, targets = torch.stack(out.predictions), torch.stack(out.targets)
+        for index, temperature in ((0, 0.04), (steps - 1, 0.07)):
+            objective.start_step(index / steps)
+            expected = dino(scores, targets, CENTRE, 0.3, temperature)
+            torch.testing.assert_close(objective.loss(out, batch()), expected)
 
     def test_local_views_are_the_students_alone(self):
         objective = self.build(local_views=2).eval()

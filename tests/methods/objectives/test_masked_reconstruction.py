@@ -113,6 +113,38 @@ class TestObjective:
                 MaskedReconstruction(**{"encoder": vit(), **arguments})
 
 
+def released_mask(noise, ratio):
+    """Which patches the released code hides: `random_masking` of models_mae.py, 1 is hidden."""
+    length = noise.shape[1]
+    kept = int(length * (1 - ratio))
+    shuffle = np.argsort(noise, axis=1)
+    mask = np.ones_like(noise)
+    mask[:, :kept] = 0
+    return np.take_along_axis(mask, np.argsort(shuffle, axis=1), axis=1)
+
+
+def test_patches_of_four_pixels_of_an_image_of_cifar_are_hidden_as_by_the_released_code():
+    """64 squares of 4 x 4 pixels, 48 of them hidden: a change of a hidden pixel changes no prediction."""
+    settings = {"image_size": 32, "patch_size": 4, "width": 12, "depth": 1, "heads": 3, "in_channels": 3}
+    network = Encoder(VisionTransformer(**settings, features="mean"), 12)
+    objective = MaskedReconstruction(network, decoder_width=6, decoder_depth=1, colours=False).eval()
+    assert objective.views == ("crop",)
+    batch = Batch((torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)),), torch.arange(2))
+    drawn = objective.draw(batch, torch.Generator().manual_seed(1))
+    mask = torch.from_numpy(released_mask(drawn["order"].numpy(), 0.75))
+    assert mask.sum(1).tolist() == [48, 48]
+    pixels = mask.reshape(2, 1, 8, 8).repeat_interleave(4, 2).repeat_interleave(4, 3)
+    changed = batch.views[0] * (1 - pixels) + pixels * 0.5
+    first, second = (objective(view, draws=drawn).predictions[0] for view in (batch.views[0], changed))
+    assert torch.equal(first, second)
+    visible = objective(batch.views[0] * pixels, draws=drawn).predictions[0]
+    assert not torch.equal(first, visible)
+    given = batch._replace(draws={"objective": drawn})
+    out = objective(*batch.views, draws=drawn)
+    expected = masked_reconstruction(out.predictions[0], out.targets[0], mask)
+    torch.testing.assert_close(objective.loss(out, given), expected)
+
+
 def test_a_run_learns_and_its_decoder_travels(tmp_path):
     """That a decoder may stay is in `test_stays.py`."""
     loop = run_helpers.train_run(tmp_path, "fedavg", *SMALL, "federation.rounds=4", "optimizer.lr=0.1").loop
