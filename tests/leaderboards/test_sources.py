@@ -4,10 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from benchmark.audit import pages
 from benchmark.configuration import files
 from benchmark.configuration.files import RECONSTRUCTED, available, facts, source, summary
+from benchmark.tracking import comparison
+from benchmark.tracking.comparison import Pool, RunContent
 from leaderboards import sources
 from leaderboards.pages import methods
 
@@ -63,3 +66,9 @@ def test_a_page_without_the_mark_gets_it_below_its_paper():
     assert page.index("2020.") < page.index("*Reconstructed*: neither") < page.index("Text.")
     assert methods.filled(page, "fedca", {}, []) == page
     assert RECONSTRUCTED not in methods.filled("# FedSC\n\nJing.\n\nText.\n", "fedsc", {}, []).lower()
+
+
+def test_compare_labels_its_columns_so():
+    configs = [{"row": name, "scenario": "digits", "seed": 0, "method": {"name": name}} for name in ("fedca", "fedavg")]
+    pools = [Pool((RunContent(Path(), OmegaConf.create(config), [], {}, []),)) for config in configs]
+    assert comparison.names(pools) == ["fedca (reconstructed)", "fedavg"]
