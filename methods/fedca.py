@@ -8,8 +8,8 @@
 | its projections of the public images | phase `embed`, entry `base` | alignment module |
 | beta | `alignment`, times `methods.maths.byol_regression` | alignment module |
 
-Of the paper only abstracts could be read. They have the two modules, contrastive local training and a mean of the
-models; how each module computes is ours. So no equation is cited by number.
+Reconstructed: of the paper only abstracts could be read. They have the two modules, contrastive local training and a
+mean of the models; how each module computes is ours. So no equation is cited by number.
 
 Decisions (D: without a source, decided here)
 - D: the dictionary is all rows of the last round's clients, from their networks after training, of images without

@@ -6,9 +6,9 @@
 | F_s on the server's data | phase `calibrate`: `calibration_epochs`, `calibration_lr` | server-side calibration |
 | alpha, tau | `alignment`, `temperature`: `RepresentationAlignment` | representation alignment |
 
-Only abstracts of the paper's versions were available, so no equation is cited by number. Their ratio of bytes fixes
-what travels: a client receives the whole sub-model, which calibration has changed, and sends one block; end-to-end
-training of 12 layers in 12 stages has 2 * 12 / (6.5 + 1) = 3.2 times the bytes, heads left out.
+Reconstructed: only abstracts of the paper's versions were available, so no equation is cited by number. Their ratio of
+bytes fixes what travels: a client receives the whole sub-model, which calibration has changed, and sends one block;
+end-to-end training of 12 layers in 12 stages has 2 * 12 / (6.5 + 1) = 3.2 times the bytes, heads left out.
 
 Decisions (D: without a source, decided here); those on blocks and stages are in `methods/progfedssl.py`
 - D: the sub-model is sent whole also without calibration, as a client keeps nothing between visits. The abstract of a

@@ -5,9 +5,9 @@
 | S stages, L layers | `stages`, `depth`; the layers that a stage adds: `block` | progressive training |
 | L_s <- L_(s-1) | `weight_transfer`, in `send` | weight transfer |
 
-Only abstracts of the paper's versions were available, so no equation is cited by number. Their ratio of bytes fixes
-what travels: end-to-end training of 12 layers in 12 stages has 2 * 12 / (6.5 + 6.5) = 1.8 times the bytes, heads left
-out.
+Reconstructed: only abstracts of the paper's versions were available, so no equation is cited by number. Their ratio of
+bytes fixes what travels: end-to-end training of 12 layers in 12 stages has 2 * 12 / (6.5 + 6.5) = 1.8 times the bytes,
+heads left out.
 
 Decisions (D: without a source, decided here)
 - The encoder is a vision transformer (`methods.networks.vit`), as in the paper: its layers have equal widths, so every

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.statements import newer, results, studies, terms
+from tests.statements import controls, newer, results, studies, terms
 from tests.statements.boards import ROOT
 
 END = "\0"
@@ -33,7 +33,8 @@ HELD: dict[tuple[str, str, str], Callable[[], Iterator[str]]] = {
         "- Two images and one step",
     ): results.inversion,
     (ATTACKS, "The figure `shares.png`", "- Under secure aggregation only"): results.shares,
-    (RESULTS, "## Strong drift", "## Newer objectives"): results.strong_drift,
+    (RESULTS, "## Strong drift", "## A positive control"): results.strong_drift,
+    (RESULTS, "## A positive control", "## Newer objectives"): controls.control,
     (RESULTS, "## Newer objectives and methods", END): newer.newer,
     ("docs/explanation/scale.md", "# Scale", "The loop, the draw"): terms.scale,
     ("docs/explanation/reading-the-board.md", "## Ranks", END): results.ranks,

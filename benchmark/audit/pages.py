@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmark.audit import golden, privacy_sheet
-from benchmark.configuration.files import available, facts, papers, read
+from benchmark.configuration.files import RECONSTRUCTED, available, facts, papers, read, source
 from benchmark.configuration.instantiate import locate
 from benchmark.configuration.suites import rows_of
 from benchmark.runtime import enable_garbage_collection
@@ -46,7 +46,15 @@ def pages() -> dict[Path, str]:
 def methods() -> str:
     """What `leaderboards` reads of the methods, as JSON with a line for each."""
     heads = {name: facts("method", name) for name in available("method")}
-    known = {name: {"over": _listed(head.get("over", "")), "paper": papers(head)} for name, head in heads.items()}
+    known = {
+        name: {
+            "over": _listed(head.get("over", "")),
+            "paper": papers(head),
+            "source": source(name),
+            "title": head.get("title"),
+        }
+        for name, head in heads.items()
+    }
     return "{\n" + ",\n".join(f" {json.dumps(name)}: {json.dumps(each)}" for name, each in known.items()) + "\n}\n"
 
 
@@ -106,11 +114,18 @@ def _readme(page: str) -> str:
         groups[row] = [each for each in named if each[2] == published]
     groups["objectives"] = _titled("objective")
     for row, titled in groups.items():
-        names = ", ".join(title for title, *_ in titled)
+        names = ", ".join(_said(row, title, name) for title, name, _ in titled)
         page, found = re.subn(rf"^\| {row} \| .*? \|", f"| {row} | {names} |", page, count=1, flags=re.MULTILINE)
         if not found:
             raise RecordError(f"README.md: no row {row!r} in the table of what is included")
+    again = sum(source(name) == RECONSTRUCTED for _, name, _ in groups["methods"])
+    page = re.sub(rf"\(\d+ of them \*{RECONSTRUCTED}\*\)", f"({again} of them *{RECONSTRUCTED}*)", page)
     return re.sub(r"\b\d+ published(?=\smethods)", f"{len(groups['methods'])} published", page)
+
+
+def _said(row: str, title: str, name: str) -> str:
+    """A title in README's lists."""
+    return f"{title} (*{RECONSTRUCTED}*)" if row == "methods" and source(name) == RECONSTRUCTED else title
 
 
 def _objectives() -> str:

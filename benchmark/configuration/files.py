@@ -18,6 +18,8 @@ from benchmark.errors import ConfigError
 CONFIGS = SHIPPED = Path(__file__).parents[1] / "configs"
 FACTS = {"title", "paper", "source", "over", "networks", "tunes", "loss", "keeps", "further"}
 """Keys of the head of a method's or an objective's config."""
+RECONSTRUCTED = "reconstructed"
+"""The `source` of a method whose paper's formulas and authors' own code could not be read."""
 
 
 def available(group: str) -> list[str]:
@@ -115,22 +117,34 @@ def lineage(name: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def summary(group: str, name: str) -> str:
-    """The first comment line of a shipped config, which summarises it."""
-    return next(_head(group, name), "")
+    """The first comment line of a shipped config, which summarises it; of a reconstructed method it says so."""
+    line = next(_head(group, name), "")
+    return f"{line}, {RECONSTRUCTED}" if group == "method" and source(name) == RECONSTRUCTED else line
 
 
 def facts(group: str, name: str) -> dict[str, str]:
     """What the comment lines after the first say about a shipped method or objective, as `# key: value`.
 
     title: as pages write it. paper: keys of papers.bib. source: of the code, `code` (the authors'), `paper` (its
-    formulas) or `reconstructed` (from an abstract). over: rows that it builds on. networks: the scenario with those of
-    its paper. tunes: the constant that its paper tunes and values around the paper's, `key=value,value,...`. Of an
-    objective: loss, keeps, further: cells of the table in docs/reference/objectives.md.
+    formulas) or `reconstructed` (from an abstract, or from copies of the code that others have changed). over: rows
+    that it builds on. networks: the scenario with those of its paper. tunes: the constant that its paper tunes and
+    values around the paper's, `key=value,value,...`. Of an objective: loss, keeps, further: cells of the table in
+    docs/reference/objectives.md.
     """
     found = dict(line.split(": ", 1) for line in list(_head(group, name))[1:] if ": " in line)
     if unknown := sorted(set(found) - FACTS):
         raise ConfigError(f"{group}/{name}.yaml: its head has {unknown[0]!r}{nearest(unknown[0], sorted(FACTS))}")
     return found
+
+
+def source(method: str) -> str | None:
+    """Where a shipped method is from: its own head's `source`, or that of another method of the same class."""
+    own = facts("method", method).get("source")
+    if own is not None:
+        return own
+    cls = read("method", method)["method"]["class"]
+    same = (name for name in available("method") if read("method", name)["method"]["class"] == cls)
+    return next((head["source"] for name in same if "source" in (head := facts("method", name))), None)
 
 
 def papers(head: Mapping[str, str]) -> list[str]:

@@ -18,6 +18,7 @@ from leaderboards import store
 from leaderboards.encoders import count, shown
 from leaderboards.markdown import seeds_phrase
 from leaderboards.rank import Cell, finished
+from leaderboards.sources import labelled
 
 MONITORS = {"monitor": "kNN on held-out training images (%)", "effective_rank": "effective rank (dimensions)"}
 """The monitor's number -> what it is."""
@@ -152,9 +153,11 @@ def names(pools: Sequence[Pool], counted: bool = True) -> list[str]:
     counted: with the number of seeds, as "ssd (3 seeds)", where a pool has several and its name does not list them.
     """
     counts = [f" ({seeds_phrase([len(pool.runs)])})" if counted and len(pool.runs) > 1 else "" for pool in pools]
+    rows = [labelled(pool.config.row, pool.config.method.name) for pool in pools]
     for style in ("{row}", "{row} {seeds}", "{scenario} {row}", "{scenario} {row} {seeds}"):
         each = [
-            style.format(row=pool.config.row, scenario=pool.config.scenario, seeds=_seeds(pool.seeds)) for pool in pools
+            style.format(row=row, scenario=pool.config.scenario, seeds=_seeds(pool.seeds))
+            for row, pool in zip(rows, pools, strict=True)
         ]
         if len(set(each)) == len(pools):
             return each if "{seeds}" in style else list(map(str.__add__, each, counts))

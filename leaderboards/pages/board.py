@@ -31,6 +31,7 @@ from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import HEADLINE, Row, board, finished, fitted, gaps
 from leaderboards.schema import Record, RecordError
 from leaderboards.significance import FEWEST_SEEDS
+from leaderboards.sources import labelled, row_name, sentence
 
 SETTING = {
     "data.name": "data",
@@ -61,8 +62,12 @@ def markdown(
 
     found = boards(records)
     names = full_names(found)
+    shown = {row.row: row_name(row) for rows in found.values() for row in rows}
     return render(
         "README.md.j2",
+        named=lambda row: shown.get(row, row),
+        labelled=labelled,
+        reconstructed=sentence() if sheet or any(name != row for row, name in shown.items()) else "",
         boards=[_section(records, name, rows, renamed(names.get(name, {}))) for name, rows in found.items()],
         below=BELOW_WORDS,
         averages=averaged_ranks(records),
@@ -245,7 +250,7 @@ def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
     relations = []
     for row in (row for row in rows if row.rank is not None):
         same = [name for name in order if name not in (*row.better, *row.worse)]
-        relations.append((row.row, *(spans(names, order, row.row) for names in (row.better, row.worse, same))))
+        relations.append((row_name(row), *(spans(names, order, row.row) for names in (row.better, row.worse, same))))
     return {
         "rows": len(order),
         "seeds": seeds_phrase(map(len, of_board.design)),

@@ -7,6 +7,7 @@ from functools import partial
 from leaderboards.encoders import WORST
 from leaderboards.markdown import MISSING, in_bytes, rank_of, table_lines, three_digits, with_spread
 from leaderboards.rank import Row
+from leaderboards.sources import row_name
 from leaderboards.store import load_yaml
 
 SCORES: dict[str, dict[str, tuple[str, int]]] = load_yaml("scores.yaml")
@@ -80,7 +81,7 @@ def _activity(row: Row) -> str:
 
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "rank": rank_of,
-    "row": lambda row: row.row,
+    "row": row_name,
     **{heading: partial(_score, key=key, decimals=decimals) for key, (heading, decimals) in SCORES["board"].items()},
     "uniformity: total / within / between": _uniformity,
     "bytes up": lambda row: in_bytes(row.bytes_up),
@@ -147,5 +148,5 @@ def further_columns(rows: Sequence[Row]) -> dict[str, tuple[str, int]]:
 def other_protocols_lines(rows: Iterable[Row], columns: Mapping[str, tuple[str, int]]) -> list[str]:
     """Scores of other protocols as a table of Markdown. columns: score -> its heading and decimals."""
     headings = ["row", *(heading for heading, _ in columns.values())]
-    lines = [[row.row, *(_score(row, key, decimals) for key, (_, decimals) in columns.items())] for row in rows]
+    lines = [[row_name(row), *(_score(row, key, decimals) for key, (_, decimals) in columns.items())] for row in rows]
     return table_lines(headings, lines, "lr")

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from leaderboards import sources
 from leaderboards.comparisons import LESS, MORE, Difference, bases, differences
 from leaderboards.markdown import anchor, escape, replace_between, rewrite, table_lines
 from leaderboards.pages.board import boards
@@ -19,16 +20,23 @@ SECTIONS = {
     "Measured here": ("ours", "written by the board command from the run records"),
 }
 """Section of a page -> the mark of what is written there, and by whom."""
+SOURCE_WRITER = "written by the board command from the head of the method's config"
 
 
 def filled(page: str, method: str, boards: Mapping[str, list[Row]], cells: Sequence[Published]) -> str:
     """A page with new numbers. method: the page's name; rows of `fedu-fedx` are on the pages fedu and fedx.
 
-    A page without marks gets them, in sections of their own.
+    A page without marks gets them, in sections of their own; that a method is reconstructed stands below its paper.
     """
     for title, (mark, writer) in SECTIONS.items():
         if f"<!-- {mark}: " not in page and f"<!-- end of {mark} -->" not in page:
             page += f"\n## {title}\n\n<!-- {mark}: {writer} -->\n<!-- end of {mark} -->\n"
+    if note := sources.note(method):
+        if "<!-- source: " not in page:
+            title, paper, rest = page.split("\n\n", 2)
+            mark = f"<!-- source: {SOURCE_WRITER} -->\n<!-- end of source -->"
+            page = "\n\n".join([title, paper, mark, rest])
+        page = replace_between(page, "source", note)
     page = replace_between(page, "ours", _table(method, boards))
     known = {row.method for rows in boards.values() for row in rows}
     return replace_between(page, "published", _published(page, method, cells, known))

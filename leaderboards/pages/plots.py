@@ -18,6 +18,7 @@ from leaderboards.palette import GREY, LIGHT, looks
 from leaderboards.rank import FLOOR, HEADLINE, Cell, Row, fitted, runs
 from leaderboards.schema import Record
 from leaderboards.significance import Fit
+from leaderboards.sources import row_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,7 +104,7 @@ def draw_headline(rows: Sequence[Row], scenario: str) -> "Figure":
     for row in rows[len(ranked) :]:
         _floor(axes, row.cells[HEADLINE].mean)
     _scale(figure, axes, fitted(rows))
-    axes.set_yticks(range(len(ranked)), [short(row.row, NAME) for row in ranked])
+    axes.set_yticks(range(len(ranked)), [short(row_name(row), NAME) for row in ranked])
     axes.set_ylim(max(len(ranked), 1) - 0.4, -0.6)  # the best row on top
     axes.set_xlabel(f"{HEADLINE} after the last round (%)")
     axes.set_title(short(scenario, TITLE), loc="left", fontsize=10, fontweight="bold", pad=16)

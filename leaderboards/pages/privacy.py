@@ -14,6 +14,7 @@ from rich.text import Text
 
 from leaderboards import store
 from leaderboards.markdown import in_bytes, render, replace_between
+from leaderboards.sources import labelled
 
 SHEET = "privacy.json"
 """The sheet's file in the leaderboards' folder."""
@@ -79,13 +80,16 @@ def sizes(entries: Iterable[Entry]) -> str:
 
 def filled(page: str, sheet: Sheet) -> str:
     """docs/reference/privacy-sheet.md with the sheet's tables between its marks."""
-    return replace_between(page, "sheet", render("privacy.md.j2", sheet=sheet, columns=COLUMNS, cells=cells))
+    return replace_between(
+        page, "sheet", render("privacy.md.j2", sheet=sheet, columns=COLUMNS, cells=cells, labelled=labelled)
+    )
 
 
 def table(method: Method) -> Table:
     """What leaves a client under one method, and what stays, for the terminal."""
     stays = f"{', '.join(method.keeps)}, {in_bytes(method.kept_bytes)}" if method.keeps else "nothing"
-    title = f"{method.name}: {method.objective}, networks of {method.scenario}; stays with the client: {stays}"
+    name = labelled(method.name, method.name)
+    title = f"{name}: {method.objective}, networks of {method.scenario}; stays with the client: {stays}"
     result = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     for column in COLUMNS[1:]:
         result.add_column(column, overflow="fold")
@@ -98,4 +102,4 @@ def cells(method: Method, entry: Entry) -> tuple[str, ...]:
     """An entry as text, by column."""
     needs = "each one" if entry.alone else "the sum"
     details = (entry.shape, f"{entry.bytes:,}", entry.when, entry.combined, needs, entry.protected or PLAIN)
-    return (method.name, entry.phase, entry.entry, *details)
+    return (labelled(method.name, method.name), entry.phase, entry.entry, *details)

@@ -11,6 +11,7 @@ from leaderboards.papers.tables import CLAIM, Published
 from leaderboards.papers.training import in_words
 from leaderboards.papers.verdicts import OFF, OPEN, REPRODUCED, Verdict
 from leaderboards.schema import Record
+from leaderboards.sources import sentence
 from leaderboards.store import load_yaml
 
 EXPLANATIONS: dict[str, str] = load_yaml("explanations.yaml")
@@ -42,7 +43,7 @@ def filled(page: str, verdicts: Sequence[Verdict], records: Sequence[Record] = (
 
     functions = (laid_out, printed, runs, remarks, explained, parity_of, heading, against, decimals)
     shown: dict[str, Any] = {function.__name__: function for function in functions}
-    shown |= {"counted": counted(verdicts), "trained": trained(verdicts)}
+    shown |= {"counted": counted(verdicts), "trained": trained(verdicts), "reconstructed": sentence()}
     return replace_between(page, "published", render("reproduction.md.j2", groups=tables(verdicts), **shown))
 
 

@@ -20,6 +20,7 @@ from leaderboards.pages.privacy import Sheet
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import Row, finished, fitted, gaps
 from leaderboards.schema import Record
+from leaderboards.sources import labelled, reconstructed, row_name
 from leaderboards.store import digest, name
 
 ASSETS = Path(__file__).parents[1] / "site"
@@ -67,6 +68,7 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
         "training": _training(verdicts),
         "palette": {"light": palette.LIGHT, "dark": palette.DARK, "rows": {row: palette.hue(row) for row in every}},
         "privacy": sheet and asdict(sheet),
+        "labels": {method: labelled(method, method) for method in reconstructed()},
     }
 
 
@@ -81,7 +83,7 @@ def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    return {**_rounded(asdict(row)), "settings": row.settings}
+    return {**_rounded(asdict(row)), "settings": row.settings, "shown": row_name(row)}
 
 
 def _run(record: Record) -> dict[str, Any]:

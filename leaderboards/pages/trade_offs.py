@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leaderboards.pages.plots import BLUE, GRID, INK, LABEL, logarithmic, panels
 from leaderboards.palette import GREY
 from leaderboards.rank import HEADLINE, Row
+from leaderboards.sources import row_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +75,7 @@ def figures(rows: Sequence[Row], scenario: str) -> dict[str, Callable[[], "Figur
     drawn: dict[str, Callable[[], Figure]] = {}
     for name, cost in COSTS.items():
         points = {
-            row.row: (value, row.cells[HEADLINE].mean)
+            row_name(row): (value, row.cells[HEADLINE].mean)
             for row in (_of_one_guarantee(rows) if name == "epsilon" else rows)
             if HEADLINE in row.cells and not row.control and (value := cost.of(row)) is not None
         }

@@ -219,7 +219,7 @@ function boardTable(scenario, rows, ticked, changed) {
     const seeds = row.seeds.map((seed) =>
       el("a", { class: "seed", href: run(seed), "aria-label": `${row.row} seed ${seed}` }, String(seed)),
     );
-    const name = [el("a", { href: run(row.seeds[0]) }, row.row), el("small", {}, row.objective)];
+    const name = [el("a", { href: run(row.seeds[0]) }, row.shown), el("small", {}, row.objective)];
     return [
       el("td", { "data-csv": row.row }, box, el("span", {}, name)),
       ...shown.map((column) => el("td", { "data-csv": column.raw ? column.value(row) : null }, column.show(row))),

@@ -34,13 +34,13 @@ function curves(scenario, rows) {
         x: mean(points.map((point) => point[view.against])),
         y: mean(values),
         spread: spread(values),
-        label: `${row.row}, round ${round}`,
+        label: `${row.shown}, round ${round}`,
       };
     });
     const drawn = points.filter((point) => view.against !== "bytes" || point.x > 0);
     if (drawn.length && curves.length < row.seeds.length)
-      fewer.push(`${row.row} (${curves.length} of ${row.seeds.length} seeds)`);
-    return { name: row.row, row: row.row, points: drawn };
+      fewer.push(`${row.shown} (${curves.length} of ${row.seeds.length} seeds)`);
+    return { name: row.shown, row: row.row, points: drawn };
   });
   const without = rows.filter((_, index) => !series[index].points.length).map((row) => row.row);
   const none = "None of the ticked rows has a curve over rounds.";
@@ -61,10 +61,10 @@ function plane(rows, chosen) {
   const [across, upward] = ["geometry/v1 uniformity", "geometry/v1 alignment"];
   const points = (row) =>
     row.cells[across] && row.cells[upward]
-      ? [{ x: row.cells[across][0], y: row.cells[upward][0], label: row.row, row: row.row }]
+      ? [{ x: row.cells[across][0], y: row.cells[upward][0], label: row.shown, row: row.row }]
       : [];
   const others = rows.filter((row) => !chosen.includes(row)).flatMap(points);
-  const series = chosen.map((row) => ({ name: row.row, row: row.row, dots: true, points: points(row) }));
+  const series = chosen.map((row) => ({ name: row.shown, row: row.row, dots: true, points: points(row) }));
   const title = "Uniformity and alignment of features (of each lower is better; one costs the other); grey: other rows";
   return chart([{ name: "other rows", row: "", dots: true, quiet: true, points: others }, ...series], {
     title,
@@ -109,7 +109,7 @@ function paired(rows, compared, changed) {
     const [average, margin] = judged(compared, row, base) || [mean(points), null];
     const verdict = base.better.includes(row.row) ? "better" : base.worse.includes(row.row) ? "worse" : "not told apart";
     return [
-      row.row,
+      row.shown,
       el("td", {}, withSpread([average, spread(points)], 2)),
       formatNumber(margin, 2),
       row.rank && base.rank ? verdict : NONE,

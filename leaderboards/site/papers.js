@@ -132,10 +132,11 @@ function publishedCell(cell, showReason) {
 function privacyPage() {
   const sheet = DATA.privacy;
   if (!sheet) return [el("h1", {}, "What leaves a client"), el("p", {}, "No privacy sheet was written yet.")];
+  const called = ({ name }) => DATA.labels[name] || name;
   const shown = sheet.methods.filter((method) => !chosen.method || method.name === chosen.method);
   const lines = shown.flatMap((method) =>
     method.entries.map((entry) => [
-      method.name,
+      called(method),
       shortText(entry.phase),
       shortText(entry.entry),
       longText(entry.shape),
@@ -148,9 +149,9 @@ function privacyPage() {
   );
   const without = shown
     .filter((method) => !method.entries.length)
-    .map((method) => [method.name, el("td", { class: "text", colspan: 8 }, "nothing")]);
+    .map((method) => [called(method), el("td", { class: "text", colspan: 8 }, "nothing")]);
   const stays = shown.map((method) => [
-    method.name,
+    called(method),
     longText(method.objective),
     longText(method.keeps.join(", ") || "nothing"),
     method.keeps.length ? bytes(method.kept_bytes) : NONE,

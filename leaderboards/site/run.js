@@ -34,7 +34,7 @@ function runPage(scenario, row, seed) {
   ]);
   return [
     el("p", {}, el("a", { href: address("board", scenario) }, `← ${scenario}`)),
-    el("h1", {}, `${row}, ${seed}`),
+    el("h1", {}, `${boardRow.shown}, ${seed}`),
     el("p", { class: "headline" }, headline(run, boardRow)),
     el("p", { class: "quiet" }, "Seeds: ", seeds),
     run.deviations.length

@@ -38,14 +38,14 @@ def objectives() -> Iterator[str]:
 
 def with_public_images() -> Iterator[str]:
     fedca, simclr = MICRO.rows["fedca"], MICRO.rows[SIMCLR]
-    yield f"FedCA is {MICRO.less('fedca', SIMCLR):.1f} points below SimCLR, which counts"
+    yield f"FedCA (*reconstructed*) is {MICRO.less('fedca', SIMCLR):.1f} points below SimCLR, which counts"
     rates = [row.settings["optimizer.lr"] for row in (fedca, simclr)]
     assert rates == [0.01, 0.1]
     yield "at a tenth of its rate"
     share = fedca.settings["public.share"]
     assert share == MICRO.rows["fedmkd"].settings["public.share"]
     yield f"{50_000 * (1 - share):,.0f} further negatives"
-    yield f"FedMKD is {abs(MICRO.even('fedmkd', 'fedavg-byol')):.1f} points from BYOL"
+    yield f"FedMKD (*reconstructed*) is {abs(MICRO.even('fedmkd', 'fedavg-byol')):.1f} points from BYOL"
     settings, seen = MICRO.rows["fedmkd"].settings, MICRO.rows["fedmkd"].server_images
     passes = settings["federation.rounds"] * settings["method.distil_epochs"]
     yield f"sees {seen:,.0f} public images, {50_000 * share * passes:,.0f} of them to train the global model"
@@ -67,6 +67,7 @@ def with_a_transformer() -> Iterator[str]:
     yield f"its clients send {100 * (layered.bytes_up or 0) / (whole.bytes_up or 1):.0f} % of the bytes"
     assert layered.server_images
     assert not MICRO.rows["progfedssl"].server_images
+    yield "Prog-FedSSL (*reconstructed*), which has no such server,"
     yield f"is {-MICRO.even('progfedssl', TRANSFORMER):.1f} points below SimCLR, which does not count"
 
 
