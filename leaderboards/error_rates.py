@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from leaderboards import store
 from leaderboards.comparisons import bases, differences
@@ -49,7 +50,7 @@ def rates(rows: Sequence[Row]) -> Rates:
     return found
 
 
-def _tukey(design: Design, values: Array) -> Array:
+def _tukey(design: Design, values: Array) -> NDArray[np.bool_]:
     """Whether Tukey's test of all pairs, with one spread for all rows, tells any two apart; values: (N, boards)."""
     from scipy.stats import studentized_range
 
@@ -62,7 +63,7 @@ def _tukey(design: Design, values: Array) -> Array:
     return np.asarray(ratios > studentized_range.ppf(1 - LEVEL, len(design), df))
 
 
-def _rate(told: Array) -> float:
+def _rate(told: NDArray[np.bool_]) -> float:
     return round(float(told.mean()), 4)
 
 

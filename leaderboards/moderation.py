@@ -37,7 +37,7 @@ def moderated(variances: Array, df: Array) -> Moderated:
 
     A row without any degree of freedom gets s0^2.
     """
-    known = (df > SMALLEST).all(axis=1)
+    known = np.asarray((df > SMALLEST).all(axis=1))
     pooled = (df * variances).sum(axis=0) / df.sum(axis=0)
     if known.sum() < FEWEST:
         return Moderated(np.broadcast_to(pooled, variances.shape), np.full(variances.shape[1], np.inf), pooled)

@@ -54,8 +54,8 @@ def paired(differences: Mapping[Pair, Sequence[float]]) -> dict[Pair, Paired]:
     p = _holm(null.two_sided(means / errors))
     beyond = _holm(null.one_sided((NEGLIGIBLE - np.abs(means)) / errors))
     columns = (means, means - both, means + both, p, np.abs(means) + ninety)
-    rows = zip(differences, *(np.round(column, DIGITS).tolist() for column in columns), beyond, strict=True)
-    return {pair: Paired(*numbers, bool(other < LEVEL)) for pair, *numbers, other in rows}
+    numbers = zip(*(np.round(column, DIGITS).tolist() for column in columns), (beyond < LEVEL).tolist(), strict=True)
+    return {pair: Paired._make(line) for pair, line in zip(differences, numbers, strict=True)}
 
 
 class _Null:

@@ -10,7 +10,7 @@ estimates of all rows towards a common value. Two rows differ if
     |effect[i] - effect[j]| > c sqrt(v[i, j]),
 
 v[i, j]: the variance of the difference, (variance[i] + variance[j]) / n where both have the same n seeds; c: the upper
-5 % point of the largest of these ratios over all pairs, on simulated boards of equal rows whose variances are drawn
+4 % point of the largest of these ratios over all pairs, on simulated boards of equal rows whose variances are drawn
 from the fitted prior and which are fitted and moderated in the same way. Of two rows alone this is the paired t-test.
 On a board whose rows are all equal, any two are called different with a probability of at most 5 %, also where spreads
 are as unequal as those of the boards look (`error_rates`).
@@ -30,6 +30,8 @@ from leaderboards.moderation import Array, Moderated, moderated
 
 LEVEL = 0.05
 """The probability of a false statement about a board of equal rows."""
+OF_PRIOR = 0.01
+"""The part of it that is left to the prior, which is an estimate too."""
 FEWEST_SEEDS = 3
 """A row with fewer seeds is compared with no other."""
 SIMULATED = 2000
@@ -198,7 +200,7 @@ def largest(design: Design, values: Array) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=256)
 def critical_value(design: Design, prior_df: float) -> float:
-    """The upper 5 % point of `largest` on boards of equal rows with these seeds; the same at every call.
+    """The upper 4 % point of `largest` on boards of equal rows with these seeds; the same at every call.
 
     The rows' variances are drawn from a scaled inverse chi-squared distribution with `prior_df` degrees of freedom.
     """
@@ -212,7 +214,7 @@ def critical_value(design: Design, prior_df: float) -> float:
     for _ in range(SIMULATED // 500):
         noise, rows = draw.standard_normal((len(solver.residuals), 500)), draw.random((len(design), 500))
         found.append(largest(design, noise * (solver.of_row.T @ spreads_drawn(rows, prior_df)))[0])
-    return float(np.quantile(np.concatenate(found), 1 - LEVEL))
+    return float(np.quantile(np.concatenate(found), 1 - LEVEL + OF_PRIOR))
 
 
 def spreads_drawn(uniform: Array, prior_df: float) -> Array:
