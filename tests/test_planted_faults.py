@@ -63,8 +63,8 @@ FAULTS = {  # name -> a function, what is replaced in its source and by what, an
         *("self.method.init_server(round_context)", "ssd"),
     ),
     "a step that looks at its loss": (
-        *("methods.base.FederatedMethod.training_step", '"loss": loss,'),
-        *('"loss": loss * (1.0 if float(loss) > -1e9 else 0.0),', "fedavg"),
+        *("methods.base.FederatedMethod.training_step", '"loss": parts["loss"],'),
+        *('"loss": parts["loss"] * (1.0 if float(parts["loss"]) > -1e9 else 0.0),', "fedavg"),
     ),
     "a sum of losses on the CPU": (
         f"{_STEPS}.sequential.SequentialExecutor.__init__",
