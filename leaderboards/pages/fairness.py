@@ -21,7 +21,15 @@ def _cells(choice: Choice) -> tuple[str, ...]:
     chosen = f"{', '.join(map(_short, choice.best))}{' (edge)' if choice.at_the_edge else ''}"
     regret = MISSING if choice.regret is None else f"{choice.regret:.1f}"
     words = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-    return choice.scenario, labelled(choice.row, choice.row), chosen, _tried(choice), words, regret, _rounded(agreement(choice.scored))
+    return (
+        choice.scenario,
+        labelled(choice.row, choice.row),
+        chosen,
+        _tried(choice),
+        words,
+        regret,
+        _rounded(agreement(choice.scored)),
+    )
 
 
 def _tried(choice: Choice) -> str:

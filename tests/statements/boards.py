@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 
 from leaderboards import store
-from leaderboards.comparisons import Difference, bases, compare, differences
+from leaderboards.comparisons import NEGLIGIBLY, UNCLEAR, Difference, bases, compare, differences
 from leaderboards.encoders import shown
 from leaderboards.rank import Row, board, fitted
 from leaderboards.schema import Record
@@ -60,7 +60,8 @@ class Board:
 
     def even(self, row: str, base: str) -> float:
         """Points that a row is above or below another one, which do not count."""
-        return self.gain(row, base, "no clear difference")
+        assert self.verdict(row, base) in (UNCLEAR, NEGLIGIBLY)
+        return self.gain(row, base)
 
     def within(self, pairs: Iterable[tuple[str, str]]) -> str:
         """The change that is excluded for each of these pairs: the largest of theirs."""

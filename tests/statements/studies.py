@@ -138,19 +138,17 @@ def uplink_study() -> Iterator[str]:
 def epsilon_study() -> Iterator[str]:
     crowd, bases = Board("cifar10-crowd"), ("fedavg", "ssd")
     assert {row.seeds for row in crowd.rows.values()} == {(0, 1, 2)}
-    eight, one = ([crowd.gain(f"{base}-eps{budget}", base) for base in bases] for budget in (8, 1))
-    assert crowd.all_are("no clear difference", ["fedavg-eps8"], ["fedavg"])
-    assert crowd.all_are("no clear difference", ["ssd-eps8", "ssd-eps1"], ["ssd"])
+    eight, one = ([crowd.even(f"{base}-eps{budget}", base) for base in bases] for budget in (8, 1))
     yield f"At epsilon 8 SimCLR is {-eight[0]:.1f} points lower than without noise and SSD {eight[1]:.1f} higher"
     yield f"neither counts, as that takes {crowd.margin:.1f} points or more"
-    assert crowd.verdict("fedavg-eps1", "fedavg") == "less"
     floor = crowd.score(FLOOR)
     simclr, ssd = (crowd.score(base) - floor for base in bases)
-    yield f"At epsilon 1 SimCLR is {-one[0]:.1f} points lower, which counts, of the {simclr:.1f} by which it is above"
+    yield f"At epsilon 1 SimCLR is {-one[0]:.1f} points lower, which three seeds cannot confirm"
+    yield f"of the {simclr:.1f} by which it is above"
     yield f"the untrained encoder ({floor:.1f} %)"
     yield f"SSD is {-one[1]:.1f} lower, of {ssd:.1f}, which does not count"
     assert 0.4 < -one[0] / simclr < 0.6
-    yield "the stricter one costs SimCLR about half of what it learned"
+    yield "under the stricter one SimCLR lost about half of what it learned"
     noise = [_multiplier(f"fedavg-eps{budget}") for budget in (8, 1)]
     yield f"a deviation of {noise[0]:.2f} (epsilon 8) and {noise[1]:.2f} (epsilon 1) times the clip"
     assert not any("0.3" in row for row in crowd.rows)
