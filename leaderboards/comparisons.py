@@ -6,6 +6,7 @@ from functools import cache
 from statistics import fmean
 from typing import Any
 
+from leaderboards.markdown import MISSING
 from leaderboards.paired import NEGLIGIBLE, paired
 from leaderboards.rank import Row, unlike_settings
 from leaderboards.significance import FEWEST_SEEDS, LEVEL, ROUNDING, Fit, fit
@@ -60,6 +61,11 @@ class Difference:
     interval: tuple[float, float] | None = None
     within: float | None = None
     p: float | None = None
+
+    @property
+    def between(self) -> str:
+        """The interval in words, `-0.5 to +1.2`; a dash where there is none."""
+        return MISSING if self.interval is None else "{:+z.1f} to {:+z.1f}".format(*self.interval)
 
 
 def differences(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list[Difference]:

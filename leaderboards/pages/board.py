@@ -13,25 +13,24 @@ from rich.table import Table
 from rich.text import Text
 
 from leaderboards.averages import full_names, ranks_by_scenario
-from leaderboards.comparisons import COMPARISONS, bases, differences
+from leaderboards.comparisons import COMPARISONS, LESS, MORE, Difference, bases, differences
 from leaderboards.machines import by_several_commits, confounded, rows_by_kind
 from leaderboards.markdown import render, seeds_phrase
-from leaderboards.pages import plots, reproduction, trade_offs
+from leaderboards.pages import plots, trade_offs
 from leaderboards.pages.columns import (
     BELOW_WORDS,
     board_lines,
-    further_columns,
     narrow,
     of_encoders,
-    other_protocols_lines,
     terminal_columns,
 )
-from leaderboards.pages.privacy import Sheet, sizes
+from leaderboards.pages.privacy import Sheet
+from leaderboards.pages.studies import studied
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import HEADLINE, Row, board, finished, fitted, gaps
 from leaderboards.schema import Record, RecordError
 from leaderboards.significance import FEWEST_SEEDS
-from leaderboards.sources import labelled, row_name, sentence
+from leaderboards.sources import row_name, sentence
 
 SETTING = {
     "data.name": "data",
@@ -50,10 +49,10 @@ SETTING = {
 def markdown(
     records: Sequence[Record], sheet: Sheet | None = None, verdicts: Sequence[Verdict] = (), linked: bool = True
 ) -> str:
-    """The whole page: how to read it, a section for each scenario, figures, papers' tables and the privacy sheet.
+    """The whole page: how to read it, a section for each scenario, figures, and where papers' numbers are.
 
-    verdicts: on the papers' numbers, of which a line for each table is shown. linked: whether the pages in `docs` are
-    beside it.
+    sheet, verdicts: whether there are any, for links to their pages. linked: whether the pages in `docs` are beside it;
+    then a board whose rows a study shows is left to the study and the site.
     """
 
     def page(path: str) -> str:
@@ -61,20 +60,23 @@ def markdown(
         return f"[{name}](../docs/{path}.md)" if linked else f"`docs/{path}.md` of the suite"
 
     found = boards(records)
-    names = full_names(found)
+    names, elsewhere = full_names(found), studied(found) if linked else {}
     shown = {row.row: row_name(row) for rows in found.values() for row in rows}
     return render(
         "README.md.j2",
         named=lambda row: shown.get(row, row),
-        labelled=labelled,
         reconstructed=sentence() if sheet or any(name != row for row, name in shown.items()) else "",
-        boards=[_section(records, name, rows, renamed(names.get(name, {}))) for name, rows in found.items()],
+        boards=[
+            _section(records, name, rows, renamed(names.get(name, {})))
+            for name, rows in found.items()
+            if name not in elsewhere
+        ],
+        studied=elsewhere,
         below=BELOW_WORDS,
         averages=averaged_ranks(records),
         curves=plots.curve_figures(records),
-        published=reproduction.tables(verdicts),
+        published=bool(verdicts),
         sheet=sheet,
-        sizes=sizes,
         page=page,
     )
 
@@ -171,8 +173,6 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
     here = [record for record in records if record["scenario"] == scenario]
     here.sort(key=lambda record: (record["row"], record["seed"]))
     complete = [record for record in here if finished(record)]
-    further = further_columns(rows)
-    further_rows = [row for row in rows if not further.keys().isdisjoint(row.cells)]
     return {
         "name": scenario,
         "setting": setting(rows),
@@ -194,12 +194,21 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
         "machines": machines(rows),
         "several": by_several_commits(complete),
         "missing": gaps(rows),
-        "further": further and other_protocols_lines(further_rows, further),
-        "further_counts": [row.cells[key].n for row in rows for key in further if key in row.cells],
-        "further_seeds": _seeds_with(further, further_rows, complete),
-        "gains": differences(rows, bases()),
+        "gains": added(differences(rows, bases())),
         "other_partition": other_partition(complete),
     }
+
+
+def added(pairs: Sequence[Difference]) -> str:
+    """What the rows of a board add to those they build on, in a sentence; empty for no pair."""
+    told = [
+        f"{pair.row} {pair.points:+.1f} ({pair.between}) on {pair.base}"
+        for pair in pairs
+        if pair.verdict in (MORE, LESS)
+    ]
+    kinds = Counter(pair.verdict for pair in pairs if pair.verdict not in (MORE, LESS))
+    others = [f"{count} {kind}" for kind, count in kinds.most_common()]
+    return f"What rows add to those they build on ({len(pairs)} pairs): {'; '.join([*told, *others])}." if pairs else ""
 
 
 def other_partition(records: Sequence[Record]) -> list[str]:
@@ -229,34 +238,16 @@ def machines(rows: Sequence[Row]) -> str:
     return f"Kinds of machine. {'; '.join(parts)}. {warning}"
 
 
-def _seeds_with(scores: Iterable[str], rows: Iterable[Row], records: Iterable[Record]) -> dict[str, list[str]]:
-    """Seeds in words -> the rows whose records of these seeds have any of the scores."""
-    protocols, seeds = {key.split(" ")[0] for key in scores}, dict[str, list[str]]()
-    for record in records:
-        if not protocols.isdisjoint(record["scores"]):
-            seeds.setdefault(record["row"], []).append(str(record["seed"]))
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        found.setdefault(", ".join(seeds[row.row]), []).append(row.row)
-    return found
-
-
 def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
-    """What the ranks of a board rest on, and for each ranked row those it differs from; None without any comparison."""
+    """What the ranks of a board rest on; None without any comparison."""
     of_board = fitted(rows)
     if of_board is None:
         return None
-    order = list(of_board.effects)
-    relations = []
-    for row in (row for row in rows if row.rank is not None):
-        same = [name for name in order if name not in (*row.better, *row.worse)]
-        relations.append((row_name(row), *(spans(names, order, row.row) for names in (row.better, row.worse, same))))
     return {
-        "rows": len(order),
+        "rows": len(of_board.effects),
         "seeds": seeds_phrase(map(len, of_board.design)),
         "spreads": (min(of_board.spreads.values()), max(of_board.spreads.values())),
         "margins": of_board.margin_range,
-        "relations": relations,
     }
 
 

@@ -1,7 +1,7 @@
 """The columns of a board's tables, and its tables as lines of Markdown."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from leaderboards.encoders import WORST
@@ -60,11 +60,6 @@ def _images(row: Row) -> str:
     return f"{row.images:,.0f}{server}"
 
 
-def _uniformity(row: Row) -> str:
-    cells = map(row.cells.get, SCORES["uniformity"])
-    return " / ".join(MISSING if cell is None else f"{cell.mean:z.2f}" for cell in cells)
-
-
 def activity_words(name: str, mean: float) -> str:
     """A number of how much an idea acts, by its name in a round's notes.
 
@@ -83,7 +78,6 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "rank": rank_of,
     "row": row_name,
     **{heading: partial(_score, key=key, decimals=decimals) for key, (heading, decimals) in SCORES["board"].items()},
-    "uniformity: total / within / between": _uniformity,
     "bytes up": lambda row: in_bytes(row.bytes_up),
     "bytes down": lambda row: in_bytes(row.bytes_down),
     "client seconds": lambda row: three_digits(row.client_seconds),
@@ -95,6 +89,8 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 """Heading -> a row's text; epsilon and activity only where a row has any, images only where a server trains too."""
 _TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
+_PAGE = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", IMAGES, "seeds", EPSILON, ACTIVITY)
+"""Those of the page; the site has all."""
 _PROBES, _LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
 """Scores with labels, and the ones that stand in their places where no row has any of them."""
 
@@ -108,8 +104,8 @@ def _columns_of(rows: Iterable[Row]) -> list[str]:
 
 
 def board_lines(rows: Sequence[Row]) -> list[str]:
-    """The board as a table of Markdown."""
-    columns = _columns_of(rows)
+    """The board's first columns as a table of Markdown; the site has all."""
+    columns = [column for column in _columns_of(rows) if column in _PAGE]
     return table_lines(columns, [[COLUMNS[column](row) for column in columns] for row in rows], "rlr")
 
 
@@ -137,16 +133,3 @@ def all_columns(rows: Sequence[Row]) -> dict[str, tuple[str, int | None]]:
     worst = {f"{key}{WORST}" for row in rows for key in row.cells}  # shown beside the mean that it belongs to
     keys = {key for row in rows for key in row.cells} - worst - SCORE_COLUMNS.keys()
     return {**SCORE_COLUMNS, **{key: (key, None) for key in sorted(keys)}, **own_columns(rows)}
-
-
-def further_columns(rows: Sequence[Row]) -> dict[str, tuple[str, int]]:
-    """Columns of a board's second table that any of its rows has a score for."""
-    columns = {**SCORES["further"], **own_columns(rows)}
-    return {key: column for key, column in columns.items() if any(key in row.cells for row in rows)}
-
-
-def other_protocols_lines(rows: Iterable[Row], columns: Mapping[str, tuple[str, int]]) -> list[str]:
-    """Scores of other protocols as a table of Markdown. columns: score -> its heading and decimals."""
-    headings = ["row", *(heading for heading, _ in columns.values())]
-    lines = [[row_name(row), *(_score(row, key, decimals) for key, (_, decimals) in columns.items())] for row in rows]
-    return table_lines(headings, lines, "lr")

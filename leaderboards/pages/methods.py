@@ -94,6 +94,6 @@ def _table(method: str, boards: Mapping[str, list[Row]]) -> str:
 
 
 def _phrase(difference: Difference) -> str:
-    interval = "" if difference.interval is None else " ({:+z.1f} to {:+z.1f})".format(*difference.interval)
+    interval = "" if difference.interval is None else f" ({difference.between})"
     doubt = [difference.verdict] if difference.verdict not in (MORE, LESS) else []
     return "; ".join([f"{difference.points:+z.1f} to {difference.base}{interval}", *doubt, *difference.unlike])

@@ -3,7 +3,6 @@
 `benchmark.audit.privacy_sheet` makes the sheet from the methods.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ConfigDict
@@ -70,12 +69,6 @@ class Sheet:
 def read(path: str | Path) -> Sheet:
     """The sheet in a file. Raises RecordError where the file is missing or holds no sheet."""
     return store.read_table(path, Sheet, "privacy sheet", "privacy")
-
-
-def sizes(entries: Iterable[Entry]) -> str:
-    """`R 1.05 MB, weights 48.9 MB`; an entry that is combined in several ways is counted once."""
-    sizes = {(entry.phase, entry.entry): entry.bytes for entry in entries}
-    return ", ".join(f"{entry} {in_bytes(size)}" for (_, entry), size in sizes.items())
 
 
 def filled(page: str, sheet: Sheet) -> str:

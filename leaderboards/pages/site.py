@@ -13,6 +13,7 @@ from typing import Any
 
 from leaderboards import palette
 from leaderboards.averages import full_names, mean_rank
+from leaderboards.comparisons import Difference, bases, differences
 from leaderboards.encoders import count, mean_of, shown
 from leaderboards.pages import board, reproduction
 from leaderboards.pages.columns import all_columns, of_encoders
@@ -56,6 +57,7 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
                 "machines": board.machines(rows),
                 "left": board.left_out(records, scenario),
                 "compared": _compared(rows),
+                "gains": [_gain(gain) for gain in differences(rows, bases())],
             }
             for scenario, rows in boards.items()
         },
@@ -70,6 +72,12 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
         "privacy": sheet and asdict(sheet),
         "labels": {method: labelled(method, method) for method in reconstructed()},
     }
+
+
+def _gain(gain: Difference) -> list[Any]:
+    """A line of what rows add: row, base, points, interval, p, verdict, what is excluded, other settings."""
+    numbers = _rounded([gain.points, gain.p, gain.within])
+    return [gain.row, gain.base, numbers[0], gain.between, numbers[1], gain.verdict, numbers[2], "; ".join(gain.unlike)]
 
 
 def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:

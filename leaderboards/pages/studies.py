@@ -36,6 +36,19 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
                 save(partial(_draw, study, ours), page.with_suffix(".svg"))
 
 
+def studied(boards: Mapping[str, Sequence[Row]]) -> dict[str, str]:
+    """Scenario -> the page of the study that shows all of its ranked rows; of those that one shows."""
+    shown: dict[str, set[str]] = {}
+    for study in STUDIES:
+        shown[study["page"]] = {where for line in study["ours"]["lines"].values() for where in line.values()}
+    return {
+        scenario: page
+        for scenario, rows in boards.items()
+        for page, places in shown.items()
+        if any(row.rank for row in rows) and {f"{scenario} {row.row}" for row in rows if row.rank} <= places
+    }
+
+
 def _rows(study: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Row]:
     """The rows with a headline, by "scenario row", of the scenarios that a study names."""
     scenarios = {where.split()[0] for line in study["ours"]["lines"].values() for where in line.values()}

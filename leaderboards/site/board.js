@@ -21,7 +21,7 @@ function boardPage(scenario, beside) {
   const drawn = (name) => DATA.scenarios[name].rows.filter((row) => measuredCurves(name, row, "monitor").length).length;
   const most = (a, b) => drawn(b) - drawn(a) || size(b) - size(a);
   const here = names.includes(scenario) ? scenario : [...names].sort(most)[0];
-  const { setting, renamed, rows, missing, left, compared, encoders, machines } = DATA.scenarios[here];
+  const { setting, renamed, rows, missing, left, compared, gains, encoders, machines } = DATA.scenarios[here];
   const metrics = Object.entries(METRICS).filter(([key]) => rows.some((row) => measuredCurves(here, row, key).length));
   if (!metrics.some(([key]) => key === view.metric)) view.metric = "monitor";
   if (!rows.some((row) => row.method === view.method)) view.method = "";
@@ -71,6 +71,7 @@ function boardPage(scenario, beside) {
     el("p", { class: "quiet" }, "The rows that are ticked above, also where the table leaves them out now."),
     metrics.length ? el("div", { class: "controls" }, which, against) : null, // without a curve there is no choice
     charts,
+    additions(gains),
     averages(),
   ];
 }
@@ -279,6 +280,30 @@ function boardTable(scenario, rows, ticked, changed) {
     ),
     holder,
   ];
+}
+
+// What rows add to those they build on, tested together, seed by seed.
+function additions(gains) {
+  if (!gains.length) return null;
+  const lines = gains.map(([row, base, points, interval, p, verdict, within, unlike]) => [
+    row,
+    shortText(base),
+    formatNumber(points, 1),
+    interval,
+    formatNumber(p, 3),
+    shortText(verdict),
+    formatNumber(within, 1),
+    longText(unlike),
+  ]);
+  const heads = ["row", "on top of", "adds (points)", "95 % interval", "p", "verdict", "within (points)", "also differs in"];
+  const read = "All pairs of the board are tested together at 5 %, by their differences under the seeds that both rows have. Within: a larger change, up or down, is excluded.";
+  return el(
+    "section",
+    {},
+    el("h2", {}, "What a row adds"),
+    el("p", { class: "quiet" }, read),
+    table("what a row adds", heads, lines),
+  );
 }
 
 function averages() {

@@ -215,6 +215,17 @@ def test_a_chosen_row_shows_which_rows_are_better_and_which_are_worse(visit):
     assert not page.get_by_role("button", name="beside ").count()
 
 
+def test_what_rows_add_is_a_table_of_pairs_with_their_intervals_and_verdicts(visit, tmp_path):
+    assert not visit().get_by_role("heading", name="What a row adds").count()
+    base = [record("fedavg-align_uniform", seed, x) for seed, x in enumerate((48.0, 49.0, 50.5))]
+    page = visit(at=written(tmp_path, [*RECORDS, *base]))
+    (line,) = page.get_by_role("region", name="what a row adds").locator("tbody tr").all_inner_texts()
+    row, over, points, interval, p, verdict, *_ = line.split("\t")
+    assert (row, over, points, verdict) == ("ssd", "fedavg-align_uniform", "1.8", "more")
+    assert interval.startswith("+1.1 to +2.")
+    assert float(p) < 0.05
+
+
 def test_rows_without_a_curve_are_named(visit):
     page = visit()
     curves = curves_of(page)
