@@ -295,7 +295,9 @@ function additions(gains) {
     formatNumber(within, 1),
     longText(unlike),
   ]);
-  const heads = ["row", "on top of", "adds (points)", "95 % interval", "p", "verdict", "within (points)", "also differs in"];
+  const left = (title) => el("th", { class: "text" }, title);
+  const numbers = ["adds (points)", "95 % interval", "p", left("verdict"), "within (points)"];
+  const heads = ["row", left("on top of"), ...numbers, left("also differs in")];
   const read = "All pairs of the board are tested together at 5 %, by their differences under the seeds that both rows have. Within: a larger change, up or down, is excluded.";
   return el(
     "section",
