@@ -9,8 +9,7 @@
 | global knowledge anchored alignment | phases `anchor` and `align` | authors' code |
 
 Reconstructed: of the paper only the abstract, captions and a summary of its settings could be read. Formulas follow
-two copies of the authors' code, which agree in them and with the summary; other people have changed both in other
-places.
+two copies of the authors' code that agree in them and with the summary; others have changed both in other places.
 
 Decisions (D: without a source, decided here)
 - The objective is BYOL, of clients and server, as in the code. Clients differ in their encoder (`federation.encoders`).

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.cli.session import Session
-from benchmark.configuration.compose import parse, split, take_keys
+from benchmark.configuration.compose import parse
 from benchmark.configuration.keys import fits
 from benchmark.configuration.partitions import expanded
+from benchmark.configuration.words import split, take_keys
 from benchmark.errors import ConfigError, count
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from rich.text import Text
 
 from benchmark import ROOT
 from benchmark.cli.session import Session
-from benchmark.configuration.compose import exactly
 from benchmark.configuration.files import available
 from benchmark.configuration.keys import nearest
+from benchmark.configuration.words import exactly
 from benchmark.disk import replacing
 from benchmark.errors import ConfigError
 

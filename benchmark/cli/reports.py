@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmark.cli.session import Session
-from benchmark.configuration.compose import is_true, only_keys, split, take_keys
 from benchmark.configuration.files import available, facts, papers, summary
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.suites import row_line
+from benchmark.configuration.words import is_true, only_keys, split, take_keys
 from benchmark.errors import ConfigError, DepartureError, count
 
 GROUPS = ("suite", "campaign", "scenario", "method", "objective")

@@ -12,7 +12,8 @@ from omegaconf import DictConfig
 from benchmark.cli.campaign import SEARCH_KEYS, search
 from benchmark.cli.reports import show
 from benchmark.cli.session import Session
-from benchmark.configuration.compose import compose, exactly, is_true, parse, scenario_and_method, split, take_keys
+from benchmark.configuration.compose import compose, parse
+from benchmark.configuration.words import exactly, is_true, scenario_and_method, split, take_keys
 from benchmark.errors import ConfigError, OutOfTimeError, exit_code, message
 
 if TYPE_CHECKING:

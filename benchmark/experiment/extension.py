@@ -15,10 +15,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from benchmark.configuration.compose import compose, load, merge, take_keys
+from benchmark.configuration.compose import compose, load, merge
 from benchmark.configuration.files import available
 from benchmark.configuration.identity import LONGEST, folder, identity, joined_name
 from benchmark.configuration.instantiate import BASES, locate, named_classes
+from benchmark.configuration.words import take_keys
 from benchmark.errors import ConfigError
 from benchmark.experiment.folder import load_folder
 from benchmark.federation.checkpoint import Checkpoint

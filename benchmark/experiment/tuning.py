@@ -11,11 +11,12 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.table import Table
 
-from benchmark.configuration.compose import compose, is_true, merge, take_keys
+from benchmark.configuration.compose import compose, merge
 from benchmark.configuration.identity import identity
 from benchmark.configuration.instantiate import arguments, locate
 from benchmark.configuration.partitions import expanded
 from benchmark.configuration.suites import row_line
+from benchmark.configuration.words import is_true, take_keys
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError, exit_code, message
 from benchmark.experiment.experiment import Experiment

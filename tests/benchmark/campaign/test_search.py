@@ -11,11 +11,12 @@ from benchmark.campaign import devices, search
 from benchmark.campaign.search import Outcome, Row, Search, rows_of, second_stage
 from benchmark.cli.main import main
 from benchmark.configuration import tuned
-from benchmark.configuration.compose import compose, split
+from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available, read
 from benchmark.configuration.identity import identity
 from benchmark.configuration.suites import seeds
 from benchmark.configuration.tuned import Constant, Rule
+from benchmark.configuration.words import split
 from benchmark.errors import ConfigError
 from tests.benchmark.campaign.campaign_helpers import PLACEMENT, Forked
 from tests.run_helpers import TINY
