@@ -65,6 +65,7 @@ check: install  ## format, lint, types, the import rule, known-bad versions of d
 
 pages: install  ## write what follows from a new method, objective or protocol: tables, golden numbers, privacy sheet
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark.audit.pages
+	OMP_NUM_THREADS=2 $(BIN)/python -m leaderboards.error_rates
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.test_kernels
 
 docs: install  ## build the documentation and its reference into site/ and open it in a browser

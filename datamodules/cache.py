@@ -25,7 +25,7 @@ import numpy as np
 
 from datamodules.damaged import refusal, without_damaged
 from datamodules.errors import DataError, UnreadableError
-from datamodules.order import Hashes, hashes
+from datamodules.order import Hashes, hashes, threads
 from datamodules.pictures import Findings, Picture, eight_bits, picture
 from datamodules.raw import Raw
 from datamodules.splits import SPLITS
@@ -249,8 +249,7 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Fit, levels: int | None) ->
             images[position] = image
         return found
 
-    # below about 64 x 64 pixels threads spend more time waiting for the interpreter's lock than decoding
-    with ThreadPoolExecutor(os.cpu_count() if first.values[0].size > 64**2 else 1) as pool:
+    with ThreadPoolExecutor(threads(first.values[0].size)) as pool:
         yield from pool.map(fill, range(0, len(labels), CHUNK))
     images.flush()
 

@@ -99,5 +99,10 @@ def _contents(raw: Raw, split: str) -> list[bytes]:
         pixels = (picture(raw.read(items[k])).values for k in range(start, min(start + CHUNK, len(items))))
         return [hashlib.sha256(repr(each.shape).encode() + each.tobytes()).digest() for each in pixels]
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(threads(picture(raw.read(items[0])).values.size if len(items) else 0)) as pool:
         return [digest for found in pool.map(look, range(0, len(items), CHUNK)) for digest in found]
+
+
+def threads(size: int) -> int | None:
+    """That read images of so many numbers each: below about 64 x 64 pixels they wait for the interpreter's lock."""
+    return os.cpu_count() if size > 64**2 else 1

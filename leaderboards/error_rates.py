@@ -17,10 +17,11 @@ from leaderboards.comparisons import bases, differences
 from leaderboards.moderation import Array
 from leaderboards.paired import paired
 from leaderboards.rank import Row
-from leaderboards.significance import FEWEST_SEEDS, LEVEL, Design, critical_value, largest, solved
+from leaderboards.significance import FEWEST_SEEDS, LEVEL, ROUNDING, Design, critical_value, largest, solved
 
 FILE = Path(__file__).with_name("error_rates.json")
 BOARDS = 4000
+"""Of each; a rate near 5 % has a standard error of 0.35 points."""
 Rates = dict[str, float]
 
 
@@ -35,7 +36,7 @@ def rates(rows: Sequence[Row]) -> Rates:
         values = np.array([sample[seed] for sample in ranked.values() for seed in sorted(sample)])
         solver = solved(design)
         assert solver is not None
-        spreads = np.sqrt(solver.of_row @ (solver.residuals @ values) ** 2 / solver.df)
+        spreads = np.sqrt(solver.of_row @ (solver.residuals @ values) ** 2 / np.maximum(solver.df, ROUNDING))
         simulated = draw.standard_normal((len(values), BOARDS)) * (solver.of_row.T @ spreads)[:, None]
         ratios, priors = largest(design, simulated)
         limits = {prior: critical_value(design, prior) for prior in {*priors.tolist()}}
@@ -67,9 +68,9 @@ def _rate(told: NDArray[np.bool_]) -> float:
     return round(float(told.mean()), 4)
 
 
-def committed() -> dict[str, Rates]:
+def read(file: Path = FILE) -> dict[str, Rates]:
     """Scenario -> its rates, as last written."""
-    content: dict[str, Rates] = json.loads(FILE.read_text(encoding="utf-8"))
+    content: dict[str, Rates] = json.loads(file.read_text(encoding="utf-8"))
     return content
 
 
@@ -83,7 +84,7 @@ def lines(found: Mapping[str, Rates]) -> list[str]:
     heads = ("board", "rows", "Tukey's test", "ranks", "pairs", "what a row adds")
     cells = [
         [
-            f"`{name}`",
+            name,
             str(one.get("rows", 0)),
             shown(one, "tukey"),
             shown(one, "ranks"),

@@ -53,8 +53,9 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         rewrite(
             docs / "reproduction.md", partial(reproduction.filled, verdicts=current, records=records, parity=compared)
         )
-        rates = partial(replace_between, mark="rates", text="\n".join(error_rates.lines(error_rates.committed())))
-        rewrite(docs / "explanation" / "reading-the-board.md", rates)
+        if (rates := folder / error_rates.FILE.name).exists():
+            text = "\n".join(error_rates.lines(error_rates.read(rates)))
+            rewrite(docs / "explanation" / "reading-the-board.md", partial(replace_between, mark="rates", text=text))
         if (tuned := folder / choices.FOLDER).is_dir():
             page = docs / "explanation" / "fairness.md"
             rewrite(page, partial(fairness.filled, choices=choices.collect(tuned)))

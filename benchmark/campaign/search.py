@@ -151,6 +151,7 @@ def _row(scenario: str, method: str, *line: str, placement: Sequence[str], into:
     names = (base.row, base.method["name"], f"{base.method['name']}-{base.objective['name']}")  # a trial is of one
     chosen = [words for row in names for words in tuned.chosen(scenario, [row]).values()]
     keys = {word.partition("=")[0] for words in chosen for word in words} - {RATE}
+    keys = {key for key in keys if key in known or OmegaConf.select(base, key) is not None}  # not those of other losses
     keys |= {constant.key} if constant else set()  # always, so that a trial is the same before and after the choice
     target = into or (Path(base.output) / "tuned" if scenario.endswith(".yaml") else tuned.TUNED)
     return Row(

@@ -127,8 +127,8 @@ def facts(group: str, name: str) -> dict[str, str]:
 
     title: as pages write it. paper: keys of papers.bib. source: of the code, `code` (the authors'), `paper` (its
     formulas) or `reconstructed` (from an abstract, or from copies of the code that others have changed). over: rows
-    that it builds on. networks: the scenario with those of its paper. tunes: the constant that its paper tunes and
-    values around the paper's, `key=value,value,...`. Of an objective: loss, keeps, further: cells of the table in
+    that it builds on. networks: the scenario with those of its paper. tunes: the constant that `tune suite=` searches
+    and values around the paper's, `key=value,value,...`. Of an objective: loss, keeps, further: cells of the table in
     docs/reference/objectives.md.
     """
     found = dict(line.split(": ", 1) for line in list(_head(group, name))[1:] if ": " in line)

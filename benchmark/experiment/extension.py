@@ -26,6 +26,7 @@ from benchmark.federation.checkpoint import Checkpoint
 from benchmark.tracking.callbacks import CLIENTS
 from benchmark.tracking.record import MONITORED
 from leaderboards import store
+from methods.base import Objective
 
 KEY = "federation.rounds"
 
@@ -86,6 +87,11 @@ def bound_to_rounds(config: DictConfig) -> str | None:
         return f"schedule.warmup={schedule.warmup} is a share of the rounds"
     if privacy.mechanism != "none" and privacy.noise_multiplier is None:
         return "privacy.noise_multiplier was solved for the number of rounds: a run whose multiplier is given can go on"
+    objective = locate(config.objective, "objective")
+    if objective.start_step is not Objective.start_step:
+        on = [key for key in objective.schedules if config.objective.get(key) is not None]
+        if on or not objective.schedules:
+            return f"objective.{on[0] if on else 'class'}: a value follows the share of all rounds that is done"
     for where, section in named_classes(config):
         if where in ("method", "method.addons", "objective"):
             for module in _modules(locate(section, where), BASES[where]):

@@ -246,7 +246,7 @@ def _compared(rows: Sequence[Row]) -> dict[str, Any] | None:
     return {
         "rows": len(of_board.effects),
         "seeds": seeds_phrase(map(len, of_board.design)),
-        "spreads": (min(of_board.spreads.values()), max(of_board.spreads.values())),
+        "spreads": " to ".join(dict.fromkeys(f"{size(of_board.spreads.values()):.2f}" for size in (min, max))),
         "margins": of_board.margin_range,
     }
 

@@ -4,7 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -116,6 +116,9 @@ class Objective(nn.Module):
         stream: a CPU generator of this visit.
         """
 
+    schedules: ClassVar[Sequence[str]] = ()
+    """Options that make `start_step` follow the run's progress, where set: such a run cannot go on to more rounds."""
+
     def start_step(self, progress: float) -> None:
         """Called before each local step, outside it; progress: of the whole run, in [0, 1).
 
@@ -222,6 +225,8 @@ class Projected(Objective):
         self.ema = {f"{prefix}_{source}": source for source in ("encoder", "projector")}
         for target, source in self.ema.items():
             setattr(self, target, deepcopy(getattr(self, source)).requires_grad_(False))
+
+    schedules: ClassVar[Sequence[str]] = ("momentum_end",)
 
     @torch.no_grad()
     def start_step(self, progress: float) -> None:

@@ -29,7 +29,7 @@ Decisions
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +110,8 @@ class DINO(Projected):
         if start_temperature is not None:
             check_number("objective.start_temperature", start_temperature, above=0)
             self.register_buffer("target_temperature_now", torch.tensor(float(start_temperature)), persistent=False)
+
+    schedules: ClassVar[Sequence[str]] = ("momentum_end", "start_temperature")
 
     @torch.no_grad()
     def start_step(self, progress: float) -> None:

@@ -32,7 +32,7 @@ def control() -> Iterator[str]:
     assert [settings[key] for key in keys] == [10, 20, 5, 0.01, 0]
     assert (settings["partition.name"], settings["encoder.widths"][-1]) == ("blocks", 8)
     yield "in 20 rounds of five steps at a rate of 0.01, without momentum"
-    yield f"On its board two rows differ from {found.margin:.1f} points on"
+    yield f"On its board half of the pairs differ from {found.fit.margin_range[1]:.1f} points on"
 
     above, alone = found.gain(FEDAVG, LOCAL, "more"), found.score(LOCAL)
     worst = found.score(LOCAL, f"{LINEAR}{WORST}")

@@ -134,6 +134,9 @@ def test_what_does_not_go_on_is_one_line(short):
         ("fedavg", [CONSTANT, f"method.class={__name__}.ByProgress"], "works by the number of rounds"),
         *((method, [CONSTANT], None) for method in ("fedavg", "fedema", "ssd", "orchestra")),
         ("fedavg", [CONSTANT, "objective=protocl"], None),
+        *(("fedavg", [CONSTANT, f"objective={name}"], None) for name in ("byol", "dino")),
+        ("fedavg", [CONSTANT, "objective=byol", "objective.momentum_end=1"], "objective.momentum_end: a value follows"),
+        ("fedavg", [CONSTANT, "objective=dino", "objective.start_temperature=0.02"], "objective.start_temperature: a"),
     ],
 )
 def test_what_depends_on_the_number_of_rounds_stays_with_it(method, overrides, reason):

@@ -43,7 +43,7 @@ def test_the_page_holds_the_board():
         "| 2-3 | fedavg-byol | 47.0 ± 0.9 | 43.5 ± 0.0 | 46.8 MB | 3 |",
         "| – | untrained | 30.2 | 43.5 | – | 1 |",
         f"3 rows of 3 seeds are ranked. Two rows differ if their means are more than {margin:.1f} points "
-        "apart; the error's standard deviation is 0.86 to 0.86.",
+        "apart; the error's standard deviation is 0.86.",
         "![cifar10-micro: linear/v1 accuracy, a dot per seed](figures/cifar10-micro.svg)",
         "Run on 2 CPU cores.",
     ]

@@ -55,12 +55,12 @@ def page(cells, records, finished, parity=None):
 
 
 def test_the_page_lists_our_runs_below_a_table_also_unfinished_ones_with_the_files_they_were_compared_by():
-    complete = [*runs(51.0), *runs(40.0, row="other")]
+    complete = [*runs(51.0), *runs(40.0, row="apart")]
     early = {**runs(51.0, 52.0, done=7)[1], "scores": {}}
     text = page([published(50.0)], [*complete, early], complete)
     assert "| s ssd | 0 | 20 of 20 | 0.03 | 2 CPU cores | batch size 64 instead of 128 | none |" in text
     assert "| s ssd | 1 | 7 of 20 | 0.03 |" in text
-    assert "other" not in text
+    assert "apart" not in text
     files = [("a", "ssd", "simclr", True), ("b", "ssd", "simclr", False), ("c", "fedx", "simclr", True)]
     results = [
         replace(SSD, scenario="s/k10", file=file, method=method, objective=objective, met=met)
