@@ -8,7 +8,8 @@ import yaml
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
 from benchmark.cli.main import main
-from benchmark.configuration.compose import compose, split
+from benchmark.configuration.compose import compose
+from benchmark.configuration.words import split
 from benchmark.configuration.identity import folder
 from tests.run_helpers import TINY
 
