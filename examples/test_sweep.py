@@ -9,8 +9,8 @@ from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_com
 
 from benchmark.cli.main import main
 from benchmark.configuration.compose import compose
-from benchmark.configuration.words import split
 from benchmark.configuration.identity import folder
+from benchmark.configuration.words import split
 from tests.run_helpers import TINY
 
 FILE = "examples/sweep.yaml"
