@@ -205,9 +205,8 @@ class Scheduler:
         end, why = (Status.DONE, "") if state.kind == Status.DONE else self.find_end(running)
         files = [job.folder / name for name in ("rounds.jsonl", "result.json")]
         written = any(file.exists() and file.stat().st_mtime >= running.date.timestamp() for file in files)
-        if (
-            written or diverged(why) or (end != Status.FAILED and state.rounds)
-        ):  # else it was refused: the next campaign tries it again
+        # else it was refused: the next campaign tries it again
+        if written or diverged(why) or (end != Status.FAILED and state.rounds):
             append_session(
                 job.folder,
                 {

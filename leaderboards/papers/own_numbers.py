@@ -37,9 +37,12 @@ def raised(row: Mapping[str, float], columns: Sequence[str] = ()) -> list[bool]:
     return [later > earlier for earlier, later in pairwise([row[column] for column in columns or row])]
 
 
-def highest(rows: Rows, best: str, others: Iterable[str], columns: Iterable[str]) -> list[bool]:
-    """Whether a row is above each of the others in each column."""
-    others = tuple(others)
+def highest(
+    rows: Rows, best: str, others: Iterable[str] | None = None, columns: Iterable[str] | None = None
+) -> list[bool]:
+    """Whether a row is above each of the others in each column; without them above all other rows, in all columns."""
+    others = tuple(name for name in rows if name != best) if others is None else tuple(others)
+    columns = rows[best] if columns is None else columns
     return [rows[best][column] > rows[other][column] for column in columns for other in others]
 
 
@@ -75,7 +78,7 @@ def fedx_last(rows: Rows) -> list[bool]:
 def fedx_global(rows: Rows) -> list[bool]:
     """The global distillation is above each alternative, in every column."""
     best, *_ = (name for name in rows if "global-KD" in name)
-    return highest(rows, best, [name for name in rows if name != best], rows[best])
+    return highest(rows, best)
 
 
 @computation("own/fedx-every-setting")
@@ -243,14 +246,14 @@ def orchestra_private(_: Published, printed: Printed) -> list[float]:
 def ssd_transfer(rows: Rows) -> list[bool]:
     """SSD has the highest probe accuracy and effective rank after transfer, from both data sets."""
     columns = [column for column in rows["SSD"] if column.endswith(("LP", "ERank"))]
-    return highest(rows, "SSD", [name for name in rows if name != "SSD"], columns)
+    return highest(rows, "SSD", columns=columns)
 
 
 @claim("ssd-both", "ssd, ablation")
 def ssd_both(rows: Rows) -> list[bool]:
     """DSR with PD is above either alone and above neither, in every column."""
     both, *_ = (name for name in rows if "(SSD)" in name)
-    return highest(rows, both, [name for name in rows if name != both], rows[both])
+    return highest(rows, both)
 
 
 @computation("own/ssd-no-projector")
