@@ -74,8 +74,10 @@ class _Null:
     def bound(self, level: float) -> Array:
         """What the ratio's size exceeds with this probability, of each pair."""
         if self._exact:
-            return np.array([self._exact[n].ppf(1 - level / 2) for n in self._counts])
-        return np.array([np.quantile(self._sizes[n], 1 - level) for n in self._counts])
+            by_count = {n: null.ppf(1 - level / 2) for n, null in self._exact.items()}
+        else:
+            by_count = {n: np.quantile(sizes, 1 - level) for n, sizes in self._sizes.items()}
+        return np.array([by_count[n] for n in self._counts])
 
     def two_sided(self, ratios: Array) -> Array:
         """The probability of a ratio at least as far from 0, of each pair."""
