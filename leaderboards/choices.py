@@ -31,7 +31,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Choice:
-    """A row's search. best: the point with the best score. seeds: of a search by the rule, others have one seed."""
+    """A row's search.
+
+    best: the point with the best score. seeds: of a search by the rule, others have one seed. constant: KEY=DEFAULT of
+    what was searched beside the rate; a point without it has the default.
+    """
 
     scenario: str
     row: str
@@ -39,6 +43,7 @@ class Choice:
     tried: tuple[Trial, ...]
     seed: int | None = None
     seeds: tuple[int, ...] = field(default=())
+    constant: str | None = None
 
     @property
     def scored(self) -> list[Trial]:
@@ -60,11 +65,12 @@ class Choice:
     def at_the_edge(self) -> bool:
         """Whether a chosen value is the smallest or largest that was tried, so that a better one may lie beyond."""
         tried: dict[str, set[float]] = {}
-        for trial in self.tried:
-            for word in trial.point:
+        default = () if self.constant is None else (self.constant,)
+        for point in (default, *(trial.point for trial in self.tried)):
+            for word in point:
                 tried.setdefault(word.partition("=")[0], set()).add(float(word.partition("=")[2]))
-        chosen = (word.partition("=") for word in self.best)
-        return any(float(value) in (min(tried[key]), max(tried[key])) for key, _, value in chosen)
+        chosen = dict(word.split("=") for word in (*default, *self.best))
+        return any(float(value) in (min(tried[key]), max(tried[key])) for key, value in chosen.items())
 
 
 def collect(folder: Path) -> list[Choice]:

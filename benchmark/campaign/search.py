@@ -266,6 +266,7 @@ class Search:
         tried = [{"point": list(point), **row.tried[point]._asdict()} for point in order]
         content = {"scenario": base.scenario, "row": base.row, "method": base.method["name"]}
         content |= {"objective": base.objective["name"], "seeds": rule.seeds, "rounds": _rounds(row, rule)}
+        content |= {"constant": f"{row.constant.key}={row.default:g}"} if row.constant else {}
         return content | {"score": rule.label_free, "accuracy": rule.labels, "best": list(best), "tried": tried}
 
 

@@ -33,7 +33,7 @@ from benchmark.configuration.layers import (
 )
 from benchmark.configuration.partitions import pin, with_hash
 from benchmark.configuration.schema import KEYS
-from benchmark.configuration.tuned import chosen
+from benchmark.configuration.tuned import RATE, chosen
 from benchmark.configuration.written import settled
 from benchmark.disk import replacing
 from benchmark.errors import ConfigError, UnusedKeyError
@@ -58,7 +58,10 @@ def compose(
     choices = chosen(scenario, _names(method, objective, named.get("row"))) if tuned else {}
     searched = {word.partition("=")[0]: word for words in choices.values() for word in words}
     if replaced := searched.keys() - given:  # in its place, as another class before it drops what lower layers set
+        written = {word.partition("=")[0] for word in overrides}
+        dropped = [RATE] if "row" in named and "optimizer.class" in written - given else []
         overrides = [searched[key] if (key := word.partition("=")[0]) in replaced else word for word in overrides]
+        overrides += [searched[key] for key in dropped if key in replaced - written]
         command_line = parse(overrides)
     # a reference's own partition is the last layer: `centralized` has one client, whatever the scenario's clients
     *layers, reference = _layers(scenario, method, objective, label, choices)
@@ -149,7 +152,8 @@ def _layers(
     shipped = read("objective", loss["name"])
     shipped["objective"] = {**_section(f"objective {loss['name']}", shipped, "objective"), "name": loss["name"]}
     scenarios, adjusted = [], []
-    for ancestor, layer in lineage(scenario):
+    ancestors = lineage(scenario)
+    for depth, (ancestor, layer) in enumerate(ancestors, 1):
         adjust = layer.pop("adjust", None) or {}
         if not isinstance(adjust, Mapping) or not all(isinstance(changes, Mapping) for changes in adjust.values()):
             raise ConfigError(f"scenario {ancestor}: adjust={adjust!r}: give {{METHOD or OBJECTIVE: {{its changes}}}}")
@@ -159,7 +163,11 @@ def _layers(
         scenarios.append((f"scenario {ancestor}: ", layer))
         for key in dict.fromkeys((loss["name"], stem(method), label)):
             adjusted.append((f"scenario {ancestor}, adjust.{key}: ", adjust.get(key, {})))
-        adjusted.append((f"leaderboards/tuned/{ancestor}: ", parse(choices.get(ancestor, []))))
+        own = {key for _, heir in ancestors[depth:] for key in heir.get("optimizer") or {}}  # of all its heir's rows
+        words = [
+            word for word in choices.get(ancestor, []) if word.partition("=")[0] != RATE or not own & {"lr", "class"}
+        ]
+        adjusted.append((f"leaderboards/tuned/{ancestor}: ", parse(words)))
     prefix = f"method {method}: "
     return [*scenarios, (f"objective {loss['name']}: ", shipped), (prefix, content), *adjusted, (prefix, reference)]
 

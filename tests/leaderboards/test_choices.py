@@ -34,6 +34,11 @@ def test_a_value_at_the_edge_of_what_was_tried():
     values = (Trial(("optimizer.lr=0.1",), 0.1), Trial(("optimizer.lr=1",), 0.1), Trial(("optimizer.lr=0.01",), 0.1))
     mu = [Trial(("optimizer.lr=0.1", f"method.mu={mu}"), 0.5) for mu in (1, 2, 3)]
     assert [Choice("s", "r", each.point, (*values, *mu)).at_the_edge for each in mu] == [True, False, True]
+    for default, edges in {"0.5": [False, False, True], "2.5": [True, False, True], "4": [True, False, False]}.items():
+        found = [Choice("s", "r", each.point, (*values, *mu), constant=f"method.mu={default}") for each in mu]
+        assert [each.at_the_edge for each in found] == edges
+    kept = Choice("s", "r", values[0].point, (*values, *mu), constant="method.mu=0.5")  # the default was the best
+    assert kept.at_the_edge
 
 
 def test_the_agreement_is_spearmans_over_the_trials_that_both_have_measured():

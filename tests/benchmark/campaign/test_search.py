@@ -69,8 +69,9 @@ def test_a_search_that_is_stopped_goes_on_and_writes_what_was_best(suite, tmp_pa
     found = files(tmp_path)
     assert found.keys() == {"fedprox", "fedavg-rotation"}
     assert found["fedprox"].keys() == {
-        *("scenario", "row", "method", "objective", "seeds", "rounds", "score", "accuracy", "best", "tried")
+        *("scenario", "row", "method", "objective", "seeds", "rounds", "score", "accuracy", "best", "tried", "constant")
     }
+    assert found["fedprox"]["constant"] == "method.mu=0.01"
     for content in found.values():
         points = [tuple(trial["point"]) for trial in content["tried"]]
         assert content["best"] == list(points[0])

@@ -61,6 +61,9 @@ def test_a_row_with_a_name_in_a_suite_has_its_own_file_also_over_its_line(choose
     assert (config.row, config.optimizer.lr) == ("fedavg-vit", 0.001)
     assert OmegaConf.select(config, "optimizer.class") == "torch.optim.AdamW"
     assert named("cifar10-micro", "fedavg-vit", "optimizer.lr=0.5").row == "fedavg-vit+optimizer.lr=0.5"
+    line = ["optimizer.class=torch.optim.AdamW", "row=fedavg-vit"]  # without a rate
+    assert compose("cifar10-micro", "fedavg", [], line).optimizer.lr == 0.001
+    assert compose("cifar10-micro", "fedavg", ["optimizer.class=torch.optim.Adam"], line).optimizer.get("lr") is None
 
 
 def test_a_scenario_like_another_has_the_choice_of_that_one_unless_it_has_its_own(choose, tmp_path):
@@ -70,6 +73,9 @@ def test_a_scenario_like_another_has_the_choice_of_that_one_unless_it_has_its_ow
     assert [compose(name, "ssd").optimizer.lr for name in ("cifar10-mini", "cifar10-micro")] == [0.2, 0.7]
     (tmp_path / "mine.yaml").write_text("like: cifar10-micro\n")
     assert compose(str(tmp_path / "mine.yaml"), "ssd").optimizer.lr == 0.7
+    choose("cifar10-micro", "ssd", "optimizer.lr=0.7", "method.alpha=5")  # a rate of the heir's own is for all its rows
+    heir = compose("cifar10-crowd", "ssd")
+    assert (heir.optimizer.lr, heir.method.alpha) == (0.05, 5)
 
 
 def test_a_file_of_before_the_rule_changes_nothing_and_one_that_holds_no_choice_is_refused(choose):
