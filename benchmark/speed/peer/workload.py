@@ -79,7 +79,7 @@ def source() -> Source:
     """The images, memory-mapped; created at the first call."""
     data = SCENARIO["data"]
     cache = Path(data["cache"]).expanduser()
-    return load(data["name"], root=".", cache=cache, image_size=data["image_size"], **data["options"])
+    return load(data["name"], root=".", cache=cache, image_size=data["image_size"], options=data["options"])
 
 
 @functools.cache
