@@ -261,11 +261,8 @@ def gaps(rows: Sequence[Row]) -> list[str]:
 
 
 def _server_images(group: Iterable[Record]) -> float | None:
-    """The mean over seeds; None: a record has nothing of its server, which trained.
-
-    A method has public images for no other purpose.
-    """
-    servers = [(record.get("server", {}), "public.name" in record["settings"]) for record in group]
+    """The mean over seeds; None: a record has nothing of its server, which trained: public images have no other use."""
+    servers = [(record.get("server", {}), "public" in record["provenance"]) for record in group]
     if any(trains and not server for server, trains in servers):
         return None
     return fmean(server.get("images", 0) for server, _ in servers)

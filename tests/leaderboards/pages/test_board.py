@@ -148,11 +148,11 @@ def test_accuracies_below_the_untrained_encoder_are_marked():
 
 
 def test_the_page_names_the_images_of_servers_that_train_and_that_older_records_do_not_count():
-    settings = {**record()["settings"], "public.name": "heldout"}
-    page = markdown([*RECORDS, record("flesd", 0, 50.0, settings=settings)])
+    provenance = {**record()["provenance"], "public": "0f"}
+    page = markdown([*RECORDS, record("flesd", 0, 50.0, provenance=provenance)])
     assert "| 100,000 + ? | 1 |" in page
     assert "which the row's records do not count" in page
-    page = markdown([*RECORDS, record("flesd", 0, settings=settings, server={"images": 125_000, "seconds": 30.0})])
+    page = markdown([*RECORDS, record("flesd", 0, provenance=provenance, server={"images": 125_000, "seconds": 30.0})])
     for end in (
         "bytes up | images: clients + server | seeds",
         "46.8 MB | 100,000 + 125,000 | 1",
