@@ -56,9 +56,9 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         if (rates := folder / error_rates.FILE.name).exists():
             text = "\n".join(error_rates.lines(error_rates.read(rates)))
             rewrite(docs / "explanation" / "reading-the-board.md", partial(replace_between, mark="rates", text=text))
-        if (tuned := folder / choices.FOLDER).is_dir():
-            page = docs / "explanation" / "fairness.md"
-            rewrite(page, partial(fairness.filled, choices=choices.collect(tuned)))
+        for made in filter(Path.is_dir, map(folder.joinpath, choices.FOLDERS)):
+            filled = partial(fairness.filled, choices=choices.collect(made), mark=made.name)
+            rewrite(docs / "explanation" / "fairness.md", filled)
         if sheet is not None:
             rewrite(docs / "reference" / "privacy-sheet.md", partial(privacy.filled, sheet=sheet))
         if compared is not None:
