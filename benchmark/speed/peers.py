@@ -21,7 +21,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from benchmark.speed import timing
-from benchmark.speed.peer.workload import CORES, PATH, ROUNDS, source
+from benchmark.speed.peer.workload import BATCHES, CORES, PATH, ROUNDS, source
 from benchmark.speed.timing import ON_CPU, Line, Log, Process, interleaved, ratio, values_of
 
 PEER = PATH.parent
@@ -30,7 +30,6 @@ HOME = Path("~/.cache/fulcrum/peers").expanduser()
 
 OURS, FLOWER, PFL = "Fulcrum", "Flower", "pfl-research"
 PROGRAMS = {FLOWER: "benchmark.speed.peer.flower", PFL: "benchmark.speed.peer.pfl_research"}
-BATCHES = (16, 64)
 
 SETTINGS = (f"devices={CORES}", "threads=1", "training.channels_last=true", *ON_CPU)
 """Overrides of our run for all views and batch sizes."""
