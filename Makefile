@@ -93,7 +93,7 @@ scenarios: install  ## two rounds of every paper's setting at full model size: m
 parity: install  ## compare methods with their authors' codes, write docs/reference/parity.md: a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark parity accelerator=cpu
 
-parity-libraries: install  ## compare with the libraries people install, write docs/reference/libraries.md (ARGS=newest=true: what has changed): three minutes
+parity-libraries: install  ## compare with the libraries people install, write docs/reference/libraries.md (ARGS=newest=true: what has changed): some minutes
 	$(BIN)/python -m benchmark.parity.libraries $(ARGS)
 
 computed: install  ## measure again the published numbers whose computations take minutes (NAMES="simulated/fedsc-rate")

@@ -191,7 +191,7 @@ def total_variation() -> tuple[Any, Any]:
     "dim=0)\n    fitted",
 )
 def mutual_information() -> tuple[Any, Any]:
-    """Agreement of clusters with the classes, of well separated ones."""
+    """Agreement of k-means clusters with the classes."""
     from sklearn.cluster import KMeans
     from torchmetrics.functional.clustering import adjusted_rand_score, normalized_mutual_info_score
 

@@ -1,7 +1,9 @@
 """`python -m benchmark.parity.libraries.measure FILE`: measures all cases by the libraries that this Python has."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -34,7 +36,13 @@ def measure(case: Case) -> Result:
 
 def distribution(package: str) -> str:
     """The name under which pip knows a package; the package itself where it is not installed."""
-    return metadata.packages_distributions().get(package, [package])[0]
+    return _distributions().get(package, [package])[0]
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    """Package -> its distributions; it reads every installed file's name, which takes seconds."""
+    return metadata.packages_distributions()
 
 
 def table_of(results: list[Result]) -> Table:

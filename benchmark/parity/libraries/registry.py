@@ -7,11 +7,11 @@ values, and `note` gives it.
 
 import importlib
 import inspect
+import math
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from types import CodeType
 from typing import Any
 
@@ -27,18 +27,18 @@ Compute = Callable[[], tuple[Any, Any]]
 
 
 def relative(ours: Any, theirs: Any) -> float:
-    """The largest difference of any value, over the largest value of its tensor; inf where shapes differ.
+    """The largest difference of any value, over the largest value of its tensor; inf where shapes differ or one is nan.
 
     >>> relative([1.0, 2.0], [1.0, 4.0])
     0.5
     """
     if isinstance(theirs, list):
-        sizes = [relative(a, b) for a, b in zip(ours, theirs, strict=True)]
-        return max(sizes)
+        return max(relative(a, b) for a, b in zip(ours, theirs, strict=True))
     a, b = (np.asarray(torch.as_tensor(side).detach().double()) for side in (ours, theirs))
     if a.shape != b.shape:
         return float("inf")
-    return float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-12))
+    size = float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-12))
+    return float("inf") if math.isnan(size) else size
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,6 @@ class Case:
     def package(self) -> str:
         """The library's top package."""
         return self.theirs.partition(".")[0]
-
-    @property
-    def installed(self) -> bool:
-        """Whether the library can be imported here."""
-        return find_spec(self.package) is not None
 
 
 _cases: list[Case] = []
