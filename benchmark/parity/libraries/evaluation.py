@@ -63,7 +63,7 @@ def linear_probe() -> tuple[Any, Any]:
     (x, y), size = labelled(96), 32
     probe = linear.Probe("sgd", lr=0.5, epochs=3, batch_size=size, momentum=0.9, schedule="cosine", shuffle=False)
     theirs = LinearClassifier(nn.Identity(), size, 0.5 * 256 / size, WIDTH, CLASSES, topk=(1,))
-    theirs._trainer = SimpleNamespace(world_size=1, estimated_stepping_batches=9)  # type: ignore[assignment]
+    theirs._trainer = SimpleNamespace(world_size=1, estimated_stepping_batches=9)
     bound, stream = 1 / math.sqrt(WIDTH), torch.Generator().manual_seed(0)
     initial = torch.empty(CLASSES * (WIDTH + 1)).uniform_(-bound, bound, generator=stream)
     weight, bias = logistic_regression.split(initial, CLASSES)

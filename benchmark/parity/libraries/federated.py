@@ -175,7 +175,7 @@ def visited(method: FederatedMethod, data: list[Tensor], **entries: Any) -> tupl
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
     for _ in range(STEPS):
-        batch = ImageBatch(tuple(data), torch.arange(len(data[0])), draws={})
+        batch: Any = ImageBatch(tuple(data), torch.arange(len(data[0])), draws={})
         optimizer.zero_grad()
         method.training_step(batch)["loss"].backward()
         method.on_before_optimizer_step(optimizer)
