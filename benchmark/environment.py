@@ -21,7 +21,7 @@ def install(name: str, what: str, requirements: Path, log: Callable[[str], objec
 
     Raises RuntimeError: it cannot be made; one line.
     """
-    home, ours = CACHE / name, "\n".join(path for path in sys.path if Path(path).name == "site-packages")
+    home, ours = CACHE / name, "\n".join(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
     python, stamp = home / "bin" / "python", home / "installed.txt"
     content = "\n".join((ours, *options, requirements.read_text()))
     if stamp.is_file() and stamp.read_text() == content:

@@ -205,8 +205,8 @@ def heads() -> tuple[Any, Any]:
 @case(
     "lightly.models.utils.patchify",
     reconstruction.patches,
-    "stride=size",
-    "stride=size, dilation=1, padding=0).flip(2",
+    "unfold(images, size",
+    "unfold(images.mT, size",
     note="a patch's numbers are ordered by channel, row, column here and by row, column, channel there; the loss is "
     "the same",
 )
