@@ -23,13 +23,13 @@ DOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 WORKERS = --numprocesses auto --maxprocesses 8 --dist worksteal
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS)
 
-.PHONY: help install benchmark test quick long mutants check pages docs tutorials fuzz rehearse soak ranks scenarios parity computed regress board site publish privacy campaign bench gpu clean
+.PHONY: help install benchmark test quick long mutants check pages docs tutorials fuzz rehearse soak ranks scenarios parity parity-libraries computed regress board site publish privacy campaign bench gpu clean
 
 help:  ## this list
-	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  SUITE=digits METHODS=fedavg,ssd SEEDS=0,1 DATA=folder DEVICES=2 narrow down or widen `make benchmark`.'
-	@echo '  BENCH=floor,peers,views,ranks,scale,terms,startup,evaluation,threads chooses what `make bench` measures.'
+	@echo '  BENCH=floor,peers,views,ranks,scale,terms,startup,evaluation,threads,libraries chooses what `make bench` measures.'
 
 install: $(VENV)/.installed  ## make .venv with the pinned versions
 
@@ -92,6 +92,9 @@ scenarios: install  ## two rounds of every paper's setting at full model size: m
 
 parity: install  ## compare methods with their authors' codes, write docs/reference/parity.md: a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark parity accelerator=cpu
+
+parity-libraries: install  ## compare with the libraries people install, write docs/reference/libraries.md (ARGS=newest=true: what has changed): some minutes
+	$(BIN)/python -m benchmark.parity.libraries $(ARGS)
 
 computed: install  ## measure again the published numbers whose computations take minutes (NAMES="simulated/fedsc-rate")
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark.audit.computations $(NAMES)
