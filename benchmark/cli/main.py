@@ -86,20 +86,24 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
 """Name -> function and usage. A function's first docstring line is its help."""
 
 
-def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
+Command = Callable[[list[str], Session], None]
+
+
+def main(argv: Sequence[str] | None = None, started: float | None = None, command: Command | None = None) -> int:
     """Runs a command; returns 0, 2 for a user's mistake (one line), 1 for a bug, 75 for later, 130 when interrupted.
 
     1 is also for a parity file that is not met. started: when the command began, by `time.monotonic`; None: now.
+    command: does what `argv` names; None: the command of that name.
     """
     try:
         given = parsers()[0].parse_args(argv)
     except SystemExit as stop:
         return int(stop.code or 0)
-    session = Session(time.monotonic() if started is None else started)
+    session = Session(time.monotonic() if started is None else started, main)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _check_launcher()
-        COMMANDS[given.command][0](given.words, session)
+        (command or COMMANDS[given.command][0])(given.words, session)
     except KeyboardInterrupt:
         _print_error(f"interrupted; {INTERRUPTED_HINTS.get(given.command, RESUME_HINT)}")
         return 130

@@ -19,7 +19,8 @@ from benchmark.cli.main import main
 from benchmark.configuration.compose import compose
 from benchmark.errors import BusyError, ConfigError
 from benchmark.experiment.experiment import Experiment
-from benchmark.experiment.lock import LOCKED_BY_PARENT, try_lock
+from benchmark.experiment.lock import try_lock
+from benchmark.runtime import LOCKED_BY_PARENT
 from benchmark.tracking.progress import Display
 from tests.benchmark.campaign.campaign_helpers import PART, PLACEMENT, record_session, write_campaign, write_record
 from tests.run_helpers import TINY
