@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from benchmark.campaign import summary
 from benchmark.campaign.budget import Budget
@@ -102,6 +103,7 @@ class Scheduler:
         self.running: list[RunningJob] = []
         self.excluded: dict[str, str] = {}  # name of a job that this campaign does not start again -> why
         self.failed: dict[str, str] = {}  # name of a job that failed or was refused -> why
+        self.done: dict[Path, State] = {}  # by folder; read once, as this is asked for every few seconds
         self.last_progress, self.next_start = time.monotonic(), 0.0
 
     def run(self) -> None:
@@ -165,7 +167,12 @@ class Scheduler:
         """State of a job for this campaign, which does not start a BUSY or FAILED job."""
         if any(running.job is job for running in self.running):
             return State(Status.BUSY, count_rounds(job.folder))
-        return job_state(job, self.is_retryable(job)).unless_failed(self.excluded.get(job.name))
+        if job.folder not in self.done:
+            state = job_state(job, self.is_retryable(job)).unless_failed(self.excluded.get(job.name))
+            if state.kind != Status.DONE:
+                return state
+            self.done[job.folder] = state
+        return self.done[job.folder]
 
     def is_retryable(self, job: Job) -> bool:
         """Whether a failure is ignored: with `retry`, unless its session began after this campaign did."""

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -52,14 +53,12 @@ def suite_jobs(configs: Sequence[DictConfig], words: Sequence[str]) -> list[Job]
 class SuiteScheduler(Scheduler):
     """Runs a suite's jobs, of which a failed one is tried again by the next command.
 
-    on_done: called after each run that has ended. crashed: names of runs that ended by a bug.
+    on_end: called after each run that has ended. crashed: names of runs that ended by a bug.
     """
 
-    on_done: Callable[[], None]
-
-    def __init__(self, *args: object, **options: object) -> None:
-        super().__init__(*args, retry=True, **options)  # type: ignore[arg-type]
-        self.crashed: list[str] = []
+    def __init__(self, *args: Any, on_end: Callable[[], None], **options: Any) -> None:
+        super().__init__(*args, retry=True, **options)
+        self.on_end, self.crashed, self.timed = on_end, list[str](), self.estimates()
 
     def device_count(self, job: Job, state: State, waiting: int) -> int:
         """One, also for the last runs: a record says how many ranks have trained it."""
@@ -68,16 +67,18 @@ class SuiteScheduler(Scheduler):
     def finish(self, running: RunningJob) -> None:
         """Also shows what there is by now."""
         super().finish(running)
-        if running.process.returncode == 1 and running.job.name in self.failed:
-            self.crashed.append(running.job.name)
-        self.on_done()
-        self.last_progress = -math.inf
+        name = running.job.name
+        if running.process.returncode == 1 and name in self.failed:
+            self.crashed.append(name)
+            self.display.print(f"{name}: its traceback is in {running.job.folder / 'log.txt'}")
+        self.timed, self.last_progress = self.estimates(), -math.inf  # shown at once
+        self.on_end()
 
     def progress(self, states: Sequence[State]) -> tuple[int, str]:
         """Finished runs, and a line: which run of how many, failed ones, the time left."""
         kinds = Counter(state.kind for state in states)
         ended = kinds[Status.DONE] + kinds[Status.FAILED]
-        seconds, unknown = time_left(self.jobs, states, self.estimates())
+        seconds, unknown = time_left(self.jobs, states, self.timed)
         left = format_seconds(None if unknown else seconds / len(self.machine.devices))
         failed = f", {kinds[Status.FAILED]} stopped" if kinds[Status.FAILED] else ""
         at = min(ended + max(1, len(self.running)), len(states))

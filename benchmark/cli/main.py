@@ -19,6 +19,13 @@ from benchmark.errors import DEADLINE_PREFIX, ConfigError, OutOfTimeError, exit_
 from benchmark.runtime import is_first_rank
 from benchmark.tracking.checkout import commit
 
+FIRST = """python -m benchmark COMMAND: what to do first, with images that come with the suite
+  python -m benchmark run digits fedavg federation.rounds=3   a first run, in seconds
+  python -m benchmark run suite=digits                        every method and their board, in minutes (make benchmark)
+  python -m benchmark list                                    the names of scenarios, methods, objectives, protocols
+  python -m benchmark --help                                  all commands with examples; docs/start is the guide"""
+"""What a command without words prints."""
+
 EXAMPLES = """examples:
   python -m benchmark run suite=digits                      a row of each method on the embedded digits, then the board
   python -m benchmark run digits ssd seed=1                 one run
@@ -144,6 +151,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the program."""
+        if message.endswith("required: COMMAND"):
+            print(FIRST, file=sys.stderr)  # noqa: T201
+            self.exit(2)
         if unknown := re.search(r"invalid choice: '(.*?)' \(choose", message):
             message = f"unknown command {unknown[1]!r}{nearest(unknown[1], COMMANDS)}; there are: {', '.join(COMMANDS)}"
         if dashed := re.search(r"unrecognized arguments: --(\w[\w.-]*)(?:[ =](\w[^\s=]*)(?=\s|$))?", message):

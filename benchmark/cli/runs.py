@@ -131,15 +131,19 @@ def _side_by_side(
 
     def collect() -> None:
         outcome.records = [store.read(file) for job in jobs if (file := job.folder / "result.json").exists()]
-        outcome.show(display)
+
+    def on_end() -> None:
+        if display.live:
+            collect()
+            outcome.show(display)
 
     minutes, display = configs[0].minutes, session.display(len(jobs))
     budget, estimates = budget_of(session, {"minutes": minutes or math.inf}), partial(Estimates, jobs, machine.name)
-    scheduler = SuiteScheduler(jobs, [], machine, display, estimates, budget, forked=one)
-    scheduler.on_done = collect
+    scheduler = SuiteScheduler(jobs, [], machine, display, estimates, budget, on_end=on_end, forked=one)
     with display:
-        collect()
+        on_end()
         scheduler.run()
+    collect()
     outcome.code = 1 if scheduler.crashed else outcome.code
     left = [job for job in jobs if not (job.folder / "result.json").exists()]
     late = [job for job in left if job.name not in scheduler.failed]
