@@ -125,6 +125,13 @@ class TestTimes:
         record_session(ssd, 1, seconds=9.0)
         assert (Estimates(four, "here").round(ssd), Estimates(four, "here").startup(ssd)) == (2.0, 6.0)
 
+    def test_the_rounds_of_a_method_that_trains_nothing_tell_no_other(self, tmp_path):
+        file = write_campaign(tmp_path, "floor", parts=[{**PART, "methods": ["untrained", "fedavg"], "seeds": [0]}])
+        untrained, fedavg = load_jobs([file], [f"output={tmp_path}/runs"])
+        record_session(untrained, 3)
+        assert Estimates([untrained, fedavg], "here").round(untrained) == 2.0
+        assert Estimates([untrained, fedavg], "here").round(fedavg) is None
+
     def test_rounds_on_several_ranks_take_as_much_longer_on_one_device(self, four):
         record_session(four[0], 2, ranks=2)
         assert Estimates(four, "here").seconds(four[0], State(Status.HALF, 2)) == 5 + 1 * 2 * 2.0
