@@ -61,8 +61,9 @@ def run(words: list[str], session: Session) -> None:
     configs, several = configs_of(words)
     if not several and given:
         raise ConfigError(f"jobs={given['jobs']} is for several runs: give suite=NAME, methods=A,B or seeds=0,1 too")
-    if several and (own := os.environ.get(LOCKED_BY_PARENT)):  # started for this one of a suite's runs
-        configs, several = [config for config in configs if str(folder(config).resolve()) == own], False
+    if several and (own := os.environ.get(LOCKED_BY_PARENT)):  # started for one of the runs
+        alone = [config for config in configs if str(folder(config).resolve()) == own]
+        configs, several = alone or configs, not alone
     outcome, machine = Outcome(), None
     if several:
         from benchmark.campaign.suite import find_suite_machine
@@ -116,12 +117,15 @@ def _side_by_side(
 
     words: of the command, without `jobs`. Raises OutOfTimeError: `minutes` are up.
     """
+    import torch
+
     from benchmark.campaign.estimates import Estimates
     from benchmark.campaign.suite import SuiteScheduler, suite_jobs
     from leaderboards import store
 
-    finished = [merge(config, ["devices=1"]) for config in configs if (folder(config) / "result.json").exists()]
-    if finished:
+    torch.set_num_threads(1)  # forks are to come: see `preload`
+    placement = ["devices=1", "threads=1"]
+    if finished := [merge(config, placement) for config in configs if (folder(config) / "result.json").exists()]:
         _one_by_one(finished, outcome, session, several=True)
     jobs = [job for job in suite_jobs(configs, words) if job.name not in outcome.stopped]
 
