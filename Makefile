@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 SUITE ?= digits
 METHODS ?=
 SEEDS ?=
+JOBS ?=
 DATA ?= data
 TABLE ?=
 DEVICES ?= auto
@@ -28,7 +29,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS)
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo '  SUITE=digits METHODS=fedavg,ssd SEEDS=0,1 DATA=folder DEVICES=2 narrow down or widen `make benchmark`.'
+	@echo '  SUITE=digits METHODS=fedavg,ssd SEEDS=0,1 DATA=folder DEVICES=2 JOBS=1 narrow down or widen `make benchmark`.'
 	@echo '  BENCH=floor,peers,views,ranks,scale,terms,startup,evaluation,threads,libraries chooses what `make bench` measures.'
 
 install: $(VENV)/.installed  ## make .venv with the pinned versions
@@ -41,7 +42,7 @@ $(VENV)/.installed: constraints.txt setup.cfg pyproject.toml
 
 benchmark: install  ## run a suite (SUITE=digits) and print its board
 	$(BIN)/python -m benchmark run suite=$(SUITE) data.root=$(DATA) devices=$(DEVICES) \
-		$(if $(METHODS),methods=$(METHODS)) $(if $(SEEDS),seeds=$(SEEDS))
+		$(if $(METHODS),methods=$(METHODS)) $(if $(SEEDS),seeds=$(SEEDS)) $(if $(JOBS),jobs=$(JOBS))
 
 test: install  ## all tests but the long ones
 	$(PYTEST)

@@ -29,6 +29,9 @@ SPINS = "10000"
 is_program = False
 """Whether this process is the command; called from Python, as by a notebook, the suite starts no processes."""
 
+LOCKED_BY_PARENT = "FULCRUM_LOCKED_BY_PARENT"
+"""Environment variable: the run folder that a scheduler has locked for this process."""
+
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from benchmark.campaign.jobs import Job, State, Status, read_sessions
+from benchmark.configuration.instantiate import locate
 from benchmark.tracking.jsonl import read_lines
 from leaderboards import schema, store
 
@@ -48,7 +49,8 @@ class Estimates:
         of_row = [timed for timed in sessions if timed.job.config.row == job.config.row]
         of_run = [timed for timed in of_row if timed.job.folder == job.folder]
         of_method = [timed for timed in sessions if timed.job.config.method["name"] == job.config.method["name"]]
-        similar = of_run or of_row or of_method or sessions
+        trained = [timed for timed in sessions if locate(timed.job.config.method, "method").phases]  # not `untrained`
+        similar = of_run or of_row or of_method or trained
         rounds = sum(timed.rounds for timed in similar)
         return sum(timed.device_seconds for timed in similar) / rounds if rounds else None
 

@@ -1,6 +1,6 @@
 """Scheduler of a campaign: starts the next job on each free device until all are done or the time is up.
 
-Each job is a command of its own, `run` or `evaluate`, so that a failure affects no other job and memory is freed.
+Each job is a process of its own, `run` or `evaluate`, so that a failure affects no other job and memory is freed.
 Commands stop by themselves before the deadline; those that do not are asked to stop, then killed. Finished rounds are
 safe in every case.
 """
@@ -12,13 +12,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from benchmark.campaign import summary
 from benchmark.campaign.budget import Budget
-from benchmark.campaign.devices import Machine, start_command
+from benchmark.campaign.devices import ForkedCommand, Machine, can_fork, preload, start_command
 from benchmark.campaign.estimates import Estimates
 from benchmark.campaign.jobs import (
     LOCK,
@@ -34,7 +35,8 @@ from benchmark.campaign.jobs import (
 from benchmark.distributed.launch import cohort
 from benchmark.errors import DEADLINE_PREFIX, EX_TEMPFAIL, count
 from benchmark.experiment.data import source
-from benchmark.experiment.lock import LOCKED_BY_PARENT, try_lock
+from benchmark.experiment.lock import try_lock
+from benchmark.runtime import LOCKED_BY_PARENT
 from benchmark.tracking.progress import Display
 from benchmark.tracking.record import headline
 from datamodules.sources import DataError
@@ -57,7 +59,7 @@ class RunningJob:
     """
 
     job: Job
-    process: subprocess.Popen
+    process: subprocess.Popen | ForkedCommand
     resources: ExitStack
     devices: tuple[str, ...]
     rounds: int
@@ -78,6 +80,7 @@ class Scheduler:
     Args:
         jobs: in order of importance. overrides: for every command. estimates: returns up-to-date estimates.
         budget: rounds have to end before its margin. retry: try failed jobs again.
+        forked: does a job's command, given its arguments, in a fork of this process, where that is possible.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class Scheduler:
         budget: Budget,
         *,
         retry: bool = False,
+        forked: Callable[[Job, list[str]], int] | None = None,
     ) -> None:
+        self.forked = forked if can_fork(machine) else None
         self.jobs, self.overrides, self.machine, self.display = jobs, list(overrides), machine, display
         self.estimates, self.budget = estimates, budget
         self.retry, self.date = retry, datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -98,10 +103,13 @@ class Scheduler:
         self.running: list[RunningJob] = []
         self.excluded: dict[str, str] = {}  # name of a job that this campaign does not start again -> why
         self.failed: dict[str, str] = {}  # name of a job that failed or was refused -> why
+        self.done: dict[Path, State] = {}  # by folder; read once, as this is asked for every few seconds
         self.last_progress, self.next_start = time.monotonic(), 0.0
 
     def run(self) -> None:
         """Run every job that can be run; all commands have ended when this returns or raises."""
+        if self.forked is not None:
+            preload(wandb=any(job.config.logger != "csv" for job in self.jobs))
         self.exclude_missing_data()
         try:
             while True:
@@ -159,7 +167,12 @@ class Scheduler:
         """State of a job for this campaign, which does not start a BUSY or FAILED job."""
         if any(running.job is job for running in self.running):
             return State(Status.BUSY, count_rounds(job.folder))
-        return job_state(job, self.is_retryable(job)).unless_failed(self.excluded.get(job.name))
+        if job.folder not in self.done:
+            state = job_state(job, self.is_retryable(job)).unless_failed(self.excluded.get(job.name))
+            if state.kind != Status.DONE:
+                return state
+            self.done[job.folder] = state
+        return self.done[job.folder]
 
     def is_retryable(self, job: Job) -> bool:
         """Whether a failure is ignored: with `retry`, unless its session began after this campaign did."""
@@ -189,11 +202,20 @@ class Scheduler:
             arguments = ["run", *job.words, *([] if math.isinf(left) else [f"minutes={left:.4f}"])]
         log = resources.enter_context((job.folder / "log.txt").open("a", encoding="utf-8"))
         log_start, variables = log.tell(), {LOCKED_BY_PARENT: os.fspath(job.folder.resolve())}
-        process = start_command([*arguments, *self.overrides], self.machine, used, log, lock, variables)
+        forked = None if self.forked is None else partial(self.in_fork, job)
+        with nullcontext() if forked is None else self.display.paused():
+            process = start_command([*arguments, *self.overrides], self.machine, used, log, lock, variables, forked)
         self.running.append(RunningJob(job, process, resources, used, state.rounds, log_start))
         what = "scores" if state.rounds >= job.rounds else f"rounds {state.rounds + 1} to {job.rounds}"
         total = len(self.machine.devices)
         self.display.print(f"{job.name}: {what}{f', on {devices} of {total} devices' if total > 1 else ''}")
+
+    def in_fork(self, job: Job, arguments: list[str]) -> int:
+        """A job's command in a forked process, which keeps only its own lock; returns the exit code."""
+        assert self.forked is not None
+        for other in self.running:
+            other.resources.close()
+        return self.forked(job, arguments)
 
     def finish(self, running: RunningJob) -> None:
         """Record the session of a command that has ended, and free its devices."""

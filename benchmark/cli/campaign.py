@@ -15,6 +15,7 @@ from benchmark.errors import ConfigError, count
 
 if TYPE_CHECKING:
     from benchmark.campaign.budget import Budget
+    from benchmark.campaign.jobs import Job
 
 USAGE = "NAME [NAME ...] [minutes=M] [devices=N] [plan=true] [retry=true] [cluster=slurm jobs=N] [output=RUNS]"
 SEARCH_KEYS = ("suite", "methods", "scenarios", "minutes", "devices", "plan", "retry", "into")
@@ -56,8 +57,9 @@ def campaign(words: list[str], session: Session) -> None:
         for line in (*summary.failures(jobs, before), *unknown, summary.progress(jobs, before, estimates(), devices)):
             display.print(line)
         return
-    budget = _budget(session, options)
-    scheduler = Scheduler(jobs, overrides, machine, display, estimates, budget, retry=retry)
+    budget = budget_of(session, options)
+    forked = partial(_forked, session)
+    scheduler = Scheduler(jobs, overrides, machine, display, estimates, budget, retry=retry, forked=forked)
     try:
         with display:
             display.print(summary.progress(jobs, before, estimates(), devices))
@@ -103,9 +105,10 @@ def search(options: dict[str, Any], overrides: list[str], session: Session) -> N
         return
     for row in rows:
         found.write(row)
-    budget = _budget(session, options)
+    budget = budget_of(session, options)
     retry = options.get("retry", False)
-    scheduler = SearchScheduler(found.jobs, overrides, machine, display, estimates, budget, retry=retry)
+    forked = partial(_forked, session)
+    scheduler = SearchScheduler(found.jobs, overrides, machine, display, estimates, budget, retry=retry, forked=forked)
     scheduler.search = found
     try:
         with display:
@@ -121,7 +124,12 @@ def search(options: dict[str, Any], overrides: list[str], session: Session) -> N
         raise ConfigError(f"{trials} failed or could not begin ({why}); retry=true tries again")
 
 
-def _budget(session: Session, options: Mapping[str, Any]) -> "Budget":
+def _forked(session: Session, job: "Job", arguments: list[str]) -> int:
+    """Does a job's command in a forked process."""
+    return session.main(arguments)
+
+
+def budget_of(session: Session, options: Mapping[str, Any]) -> "Budget":
     """The time of a command that has `minutes` among its options, or as long as it takes."""
     from benchmark.campaign.budget import Budget
 

@@ -19,6 +19,13 @@ from benchmark.errors import DEADLINE_PREFIX, ConfigError, OutOfTimeError, exit_
 from benchmark.runtime import is_first_rank
 from benchmark.tracking.checkout import commit
 
+FIRST = """python -m benchmark COMMAND: what to do first, with images that come with the suite
+  python -m benchmark run digits fedavg federation.rounds=3   a first run, in seconds
+  python -m benchmark run suite=digits                        every method and their board, in minutes (make benchmark)
+  python -m benchmark list                                    the names of scenarios, methods, objectives, protocols
+  python -m benchmark --help                                  all commands with examples; docs/start is the guide"""
+"""What a command without words prints."""
+
 EXAMPLES = """examples:
   python -m benchmark run suite=digits                      a row of each method on the embedded digits, then the board
   python -m benchmark run digits ssd seed=1                 one run
@@ -86,20 +93,24 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
 """Name -> function and usage. A function's first docstring line is its help."""
 
 
-def main(argv: Sequence[str] | None = None, started: float | None = None) -> int:
+Command = Callable[[list[str], Session], None]
+
+
+def main(argv: Sequence[str] | None = None, started: float | None = None, command: Command | None = None) -> int:
     """Runs a command; returns 0, 2 for a user's mistake (one line), 1 for a bug, 75 for later, 130 when interrupted.
 
     1 is also for a parity file that is not met. started: when the command began, by `time.monotonic`; None: now.
+    command: does what `argv` names; None: the command of that name.
     """
     try:
         given = parsers()[0].parse_args(argv)
     except SystemExit as stop:
         return int(stop.code or 0)
-    session = Session(time.monotonic() if started is None else started)
+    session = Session(time.monotonic() if started is None else started, main)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _check_launcher()
-        COMMANDS[given.command][0](given.words, session)
+        (command or COMMANDS[given.command][0])(given.words, session)
     except KeyboardInterrupt:
         _print_error(f"interrupted; {INTERRUPTED_HINTS.get(given.command, RESUME_HINT)}")
         return 130
@@ -140,6 +151,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the program."""
+        if message.endswith("required: COMMAND"):
+            print(FIRST, file=sys.stderr)  # noqa: T201
+            self.exit(2)
         if unknown := re.search(r"invalid choice: '(.*?)' \(choose", message):
             message = f"unknown command {unknown[1]!r}{nearest(unknown[1], COMMANDS)}; there are: {', '.join(COMMANDS)}"
         if dashed := re.search(r"unrecognized arguments: --(\w[\w.-]*)(?:[ =](\w[^\s=]*)(?=\s|$))?", message):

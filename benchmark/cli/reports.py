@@ -313,8 +313,13 @@ def _encoders() -> Iterator[tuple[str, str]]:
 
 def show(results: list[dict[str, Any]], console: Console) -> None:
     """Print the board of each scenario of the records."""
+    for table in boards(results):
+        console.print(table)
+
+
+def boards(results: list[dict[str, Any]]) -> list[Table]:
+    """The board of each scenario of the records."""
     from leaderboards import rank
     from leaderboards.pages import board
 
-    for scenario in board.scenarios(results):
-        console.print(board.table(rank.board(results, scenario), scenario))
+    return [board.table(rank.board(results, scenario), scenario) for scenario in board.scenarios(results)]

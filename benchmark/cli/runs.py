@@ -1,27 +1,37 @@
 """The commands that train, evaluate or export: run, resume, evaluate, export, tune."""
 
+import math
+import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from benchmark.cli.campaign import SEARCH_KEYS, search
-from benchmark.cli.reports import show
+from benchmark.cli.campaign import SEARCH_KEYS, budget_of, search
+from benchmark.cli.reports import boards, show
 from benchmark.cli.session import Session
-from benchmark.configuration.compose import compose, parse
+from benchmark.configuration.compose import compose, merge, parse
+from benchmark.configuration.identity import folder
 from benchmark.configuration.words import exactly, is_true, scenario_and_method, split, take_keys
 from benchmark.errors import ConfigError, OutOfTimeError, exit_code, message
+from benchmark.runtime import LOCKED_BY_PARENT
 
 if TYPE_CHECKING:
+    from benchmark.campaign.devices import Machine
+    from benchmark.campaign.jobs import Job
     from benchmark.experiment.run import Run
     from benchmark.tracking.progress import Display
 
 
-RUN = "SCENARIO METHOD | SCENARIO methods=A,B | suite=NAME [methods=A,B], each [seeds=0,1,2] [key=value ...]"
+RUN = (
+    "SCENARIO METHOD | SCENARIO methods=A,B | suite=NAME [methods=A,B], each [seeds=0,1,2] [key=value ...]; "
+    "several runs: [jobs=N]"
+)
 RESUME = "RUN_DIR [federation.rounds=N] [trust=true]"
 EVALUATE = "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"
 EXPORT = "RUN_DIR FILE [format=torch|safetensors|onnx] [encoder=NAME] [trust=true]"
@@ -31,34 +41,121 @@ TUNE = (
 )
 
 
+@dataclass
+class Outcome:
+    """What a command's runs have come to: their records, names of those that stopped, the exit code if one has."""
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    code: int = ConfigError.exit_code
+
+    def show(self, display: "Display") -> None:
+        """Shows the boards so far above the bars of a terminal."""
+        if display.live:
+            display.bars.boards = boards(self.records)
+
+
 def run(words: list[str], session: Session) -> None:
     """Train and evaluate one run, several methods or seeds, or a suite of runs."""
+    given, words = take_keys(words, "jobs")
     configs, several = configs_of(words)
+    if not several and given:
+        raise ConfigError(f"jobs={given['jobs']} is for several runs: give suite=NAME, methods=A,B or seeds=0,1 too")
+    if several and (own := os.environ.get(LOCKED_BY_PARENT)):  # started for one of the runs
+        alone = [config for config in configs if str(folder(config).resolve()) == own]
+        configs, several = alone or configs, not alone
+    outcome, machine = Outcome(), None
+    if several:
+        from benchmark.campaign.suite import find_suite_machine
+
+        machine = find_suite_machine(given.get("jobs", "auto"), configs)
+    try:
+        if machine is None:
+            _one_by_one(configs, outcome, session, several=several)
+        else:
+            _side_by_side(configs, words, machine, outcome, session)
+    except OutOfTimeError:
+        if outcome.records:
+            show(outcome.records, session.console)
+        raise
+    if several:
+        show(outcome.records, session.console)
+    if outcome.stopped:
+        names = ", ".join(outcome.stopped)
+        error = ConfigError(f"{len(outcome.stopped)} of {len(configs)} runs stopped: {names}; see above for why")
+        error.exit_code = outcome.code
+        raise error
+
+
+def _one_by_one(configs: Sequence[DictConfig], outcome: Outcome, session: Session, *, several: bool) -> None:
+    """Does runs in this process and its ranks; of several, those that an error of the user's stops are passed over."""
     from benchmark.experiment.experiment import Experiment  # after what a misspelt word needs, before ranks are forked
 
     processes = session.launch(configs)
-    results: list[dict[str, Any]] = []
-    failed: list[str] = []
     with session.display(len(configs)) as display:
         for config in configs:
             experiment = Experiment(config, display, processes, session.started)
             try:
-                results.append(experiment.execute())
+                outcome.records.append(experiment.execute())
             except OutOfTimeError as error:
-                if results:
-                    show(results, session.console)
                 raise OutOfTimeError(f"{experiment.name}: {error}") from error
             except Exception as error:
                 if not several or exit_code(error) is None:
                     raise
-                failed.append(experiment.name)
+                outcome.stopped.append(experiment.name)
                 display.end(f"{experiment.name}: stopped: {message(error)}")
+            if several:
+                outcome.show(display)
         if not several:
             display.print(f"record, scores of every round and figures: {experiment.folder}")
-    if several:
-        show(results, session.console)
-    if failed:
-        raise ConfigError(f"{len(failed)} of {len(configs)} runs stopped: {', '.join(failed)}; see above for why")
+
+
+def _side_by_side(
+    configs: Sequence[DictConfig], words: Sequence[str], machine: "Machine", outcome: Outcome, session: Session
+) -> None:
+    """Does several runs as `_one_by_one`, but each in a process and on a device of its own.
+
+    words: of the command, without `jobs`. Raises OutOfTimeError: `minutes` are up.
+    """
+    import torch
+
+    from benchmark.campaign.estimates import Estimates
+    from benchmark.campaign.suite import SuiteScheduler, suite_jobs
+    from leaderboards import store
+
+    torch.set_num_threads(1)  # forks are to come: see `preload`
+    placement = ["devices=1", "threads=1"]
+    if finished := [merge(config, placement) for config in configs if (folder(config) / "result.json").exists()]:
+        _one_by_one(finished, outcome, session, several=True)
+    jobs = [job for job in suite_jobs(configs, words) if job.name not in outcome.stopped]
+
+    def one(job: "Job", arguments: list[str]) -> int:
+        config = merge(job.config, arguments[1 + len(job.words) :])
+        return session.main(["run"], command=lambda _, own: _one_by_one([config], Outcome(), own, several=False))
+
+    def collect() -> None:
+        outcome.records = [store.read(file) for job in jobs if (file := job.folder / "result.json").exists()]
+
+    def on_end() -> None:
+        if display.live:
+            collect()
+            outcome.show(display)
+
+    minutes, display = configs[0].minutes, session.display(len(jobs))
+    budget, estimates = budget_of(session, {"minutes": minutes or math.inf}), partial(Estimates, jobs, machine.name)
+    scheduler = SuiteScheduler(jobs, [], machine, display, estimates, budget, on_end=on_end, forked=one)
+    with display:
+        on_end()
+        scheduler.run()
+    collect()
+    outcome.code = 1 if scheduler.crashed else outcome.code
+    left = [job for job in jobs if not (job.folder / "result.json").exists()]
+    late = [job for job in left if job.name not in scheduler.failed]
+    if minutes is not None and late:
+        raise OutOfTimeError(f"{len(jobs) - len(left)} of {len(configs)} runs are done")
+    for job in late:
+        display.print(f"{job.name}: stopped: {job.folder} is being used by another process: wait for it, or stop it")
+    outcome.stopped += [job.name for job in left]
 
 
 def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:

@@ -1,7 +1,7 @@
 """What the commands of one process share: the console, the time it started, and the ranks it runs on."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -18,10 +18,14 @@ FILE_WIDTH = 110
 
 
 class Session:
-    """A command's console and ranks. started: by `time.monotonic`, from which `minutes` counts."""
+    """A command's console and ranks.
 
-    def __init__(self, started: float) -> None:
-        self.started = started
+    Args:
+        started: by `time.monotonic`, from which `minutes` counts. main: does another command and returns its exit code.
+    """
+
+    def __init__(self, started: float, main: Callable[..., int]) -> None:
+        self.started, self.main = started, main
         self.console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH, quiet=not is_first_rank())
         self.processes: RankProcesses | None = None
 

@@ -12,9 +12,7 @@ from lightning.fabric import Fabric
 
 from benchmark.distributed.collectives import raise_on_all_ranks
 from benchmark.errors import BusyError
-
-LOCKED_BY_PARENT = "FULCRUM_LOCKED_BY_PARENT"
-"""Environment variable: the run folder that a campaign has locked for this process."""
+from benchmark.runtime import LOCKED_BY_PARENT
 
 
 def try_lock(file: IO[str]) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,6 +88,15 @@ class Display(Callback):
             self.bars.update(self.jobs[name], completed=completed)
         self.bars.update(self.runs, completed=done)
         self.bars.line = line
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Ends the thread that draws the bars, so that this process may be forked, and starts another."""
+        self.bars.stop()
+        try:
+            yield
+        finally:
+            self.bars.start()
 
     def print(self, line: str) -> None:
         """Prints one line above the bars."""
@@ -184,11 +193,13 @@ class Steps:
 
 
 class _Bars(Progress):
-    """Progress bars above a status line."""
+    """Progress bars above a status line, below the boards so far."""
 
     line = ""
+    boards: Sequence[RenderableType] = ()
 
     def get_renderables(self) -> Iterator[RenderableType]:
+        yield from self.boards
         yield from super().get_renderables()
         if self.line:
             yield Text(self.line)

@@ -82,8 +82,8 @@ def sinkhorn(
     columns = torch.ones(g, dtype=kernel.dtype, device=kernel.device)
     for iteration in range(iterations):
         sums = (rows[None] @ kernel)[0]  # without None torch reshapes the result in place: a tape cannot replay that
-        columns = 1 / (g * sums).clamp(min=TINY)
-        before, rows = rows, 1 / (n * (kernel @ columns)).clamp(min=TINY)
+        columns = (g * sums).clamp(min=TINY).reciprocal()  # 1 / x is two operations
+        before, rows = rows, (n * (kernel @ columns)).clamp(min=TINY).reciprocal()
         if tolerance and iteration % 10 == 0 and float((before / rows - 1).abs().sum()) < tolerance:
             break
     return (n * rows[:, None] * kernel * columns).to(scores.dtype)

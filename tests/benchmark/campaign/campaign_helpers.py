@@ -1,15 +1,13 @@
 """Campaign files, run folders with recorded sessions, and campaigns in processes of their own, for tests."""
 
 import json
-import multiprocessing
 import os
-import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import yaml
 
+from benchmark import runtime
 from benchmark.campaign import devices
 from benchmark.campaign.jobs import append_session
 from benchmark.cli.main import main
@@ -54,43 +52,21 @@ def fork_campaign(file, folder, *words, output="output.txt"):
     return in_child(_run, folder / output, ["campaign", file, *where], environment=environment)
 
 
+def fork_suite(folder, *words, output="output.txt", environment=None):
+    """`run` of several runs in a child process, as `fork_campaign`; on a machine of two cores."""
+    folder.mkdir(exist_ok=True)
+    where = ["threads=1", "accelerator=cpu", f"output={folder}/runs", f"data.cache={folder.parent}/cache"]
+    where += [] if any(word.startswith("logger=") for word in words) else ["logger=csv"]
+    environment = {"OMP_NUM_THREADS": "1", **(environment or {})}
+    return in_child(_run, folder / output, ["run", *words, *where], environment=environment)
+
+
 def _run(log, words):
-    if "devices=1" in words:  # ranks are started by the program itself
-        devices.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": Forked})
+    """The command, whose own processes are forked too; a suite's runs may take two cores."""
+    runtime.is_program = True
+    if words[0] == "run":
+        devices.cores = lambda: 2
     with log.open("a") as stream:
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
     sys.exit(main(words))
-
-
-class Forked:
-    """`subprocess.Popen` of `python -m benchmark WORDS`, forked from this process, which has imported everything."""
-
-    def __init__(self, command, *, env, stdout, preexec_fn, **_):
-        sys.stdout.flush()
-        self.child = multiprocessing.get_context("fork").Process(
-            target=self.execute, args=(command[3:], env, stdout.fileno(), preexec_fn)
-        )
-        self.child.start()
-        self.terminate, self.kill = self.child.terminate, self.child.kill
-
-    @staticmethod
-    def execute(words, environment, output, prepare):
-        prepare()
-        os.setsid()
-        os.environ.update(environment)
-        for descriptor in (1, 2):
-            os.dup2(output, descriptor)
-        sys.stdout, sys.stderr = (os.fdopen(descriptor, "w") for descriptor in (1, 2))  # pytest may have replaced them
-        sys.exit(main(words))
-
-    def wait(self, timeout=None):
-        self.child.join(timeout)
-        return self.child.exitcode
-
-    def poll(self):
-        return self.wait(0)
-
-    @property
-    def returncode(self):
-        return self.poll()

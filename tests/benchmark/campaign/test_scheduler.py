@@ -19,7 +19,8 @@ from benchmark.cli.main import main
 from benchmark.configuration.compose import compose
 from benchmark.errors import BusyError, ConfigError
 from benchmark.experiment.experiment import Experiment
-from benchmark.experiment.lock import LOCKED_BY_PARENT, try_lock
+from benchmark.experiment.lock import try_lock
+from benchmark.runtime import LOCKED_BY_PARENT
 from benchmark.tracking.progress import Display
 from tests.benchmark.campaign.campaign_helpers import PART, PLACEMENT, record_session, write_campaign, write_record
 from tests.run_helpers import TINY
@@ -123,6 +124,13 @@ class TestTimes:
         assert estimates.seconds(ssd, UNTRAINED) == 5 + 3 * 2.0  # as in the same scenario
         record_session(ssd, 1, seconds=9.0)
         assert (Estimates(four, "here").round(ssd), Estimates(four, "here").startup(ssd)) == (2.0, 6.0)
+
+    def test_the_rounds_of_a_method_that_trains_nothing_tell_no_other(self, tmp_path):
+        file = write_campaign(tmp_path, "floor", parts=[{**PART, "methods": ["untrained", "fedavg"], "seeds": [0]}])
+        untrained, fedavg = load_jobs([file], [f"output={tmp_path}/runs"])
+        record_session(untrained, 3)
+        assert Estimates([untrained, fedavg], "here").round(untrained) == 2.0
+        assert Estimates([untrained, fedavg], "here").round(fedavg) is None
 
     def test_rounds_on_several_ranks_take_as_much_longer_on_one_device(self, four):
         record_session(four[0], 2, ranks=2)

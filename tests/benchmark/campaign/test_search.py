@@ -1,13 +1,13 @@
 """Searches of a suite's rows by the tuning rule: their trials, the choice, the files, and an interruption."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from benchmark.campaign import devices, search
+from benchmark import runtime
+from benchmark.campaign import search
 from benchmark.campaign.search import Outcome, Row, Search, rows_of, second_stage
 from benchmark.cli.main import main
 from benchmark.configuration import tuned
@@ -18,7 +18,7 @@ from benchmark.configuration.suites import seeds
 from benchmark.configuration.tuned import Constant, Rule
 from benchmark.configuration.words import split
 from benchmark.errors import ConfigError
-from tests.benchmark.campaign.campaign_helpers import PLACEMENT, Forked
+from tests.benchmark.campaign.campaign_helpers import PLACEMENT
 from tests.run_helpers import TINY
 
 RULE = tuned.rule()
@@ -28,7 +28,7 @@ SHORT = Rule([0.01, 0.1], [0.5], [100], 1, RULE.label_free, RULE.labels)
 @pytest.fixture
 def suite(tmp_path, monkeypatch):
     """A suite of two rows, one with a constant, under a rule of three trials; commands start in milliseconds."""
-    monkeypatch.setattr(devices, "subprocess", SimpleNamespace(**vars(devices.subprocess) | {"Popen": Forked}))
+    monkeypatch.setattr(runtime, "is_program", True)  # which forks its trials
     monkeypatch.setattr(tuned, "rule", lambda: SHORT)
     monkeypatch.chdir(tmp_path)
     lines = ["fedprox", "fedavg objective=rotation", "untrained", "fedavg optimizer.lr=0 row=idle"]

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from benchmark.api import compose
+from benchmark.cli.main import parsers
 from benchmark.cli.runs import configs_of
 from benchmark.configuration.identity import identity
 from benchmark.errors import EX_TEMPFAIL
@@ -31,6 +32,15 @@ def test_one_row_under_several_seeds_and_the_version(call, tmp_path):
     code, out, _ = call("--version")
     assert code == 0
     assert re.fullmatch(r"fulcrum [\d.]+(, commit [0-9a-f]{40}[+]?)?\n", out)
+
+
+def test_without_words_five_lines_say_what_to_do_first_and_their_commands_are_understood(call):
+    code, out, err = call()
+    assert (code, out, err.count("\n")) == (2, "", 5)
+    for line in err.splitlines()[1:]:
+        words = re.split(r" {2,}", line.strip())[0].split()[3:]
+        parsed = parsers()[0].parse_args(words) if words != ["--help"] else None
+        assert parsed is None or parsed.command == "list" or configs_of(parsed.words)[0]
 
 
 def test_the_version_imports_nothing_heavy():
@@ -144,6 +154,7 @@ COMMANDS = [
     ("run suite=digits methods=sdd", "(did you mean 'ssd'?)"),
     ("run ROOT fedavg", "a folder, not a scenario: name a scenario, and give images by data.root="),
     ("run fedx/cifar fedavg", "more (`python -m benchmark list scenarios`)"),
+    ("run TINY fedavg jobs=2", "jobs=2 is for several runs"),
     ("runs TINY fedavg", "unknown command 'runs' (did you mean 'run'?); there are: run, resume"),
     ("run suite=fedx methods=fedx-loca", "unknown row 'fedx-loca' of suite fedx (did you mean 'fedx-local'?)"),
     ("run suite=digits seed=3", "give seeds=3 instead of seed=3"),

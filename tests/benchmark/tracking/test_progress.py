@@ -1,6 +1,7 @@
 """Progress of long steps, on a terminal and elsewhere."""
 
 import io
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -33,6 +34,21 @@ def test_the_bar_moves_within_a_step():
         steps.progress(0.25)
         (bar,) = [task for task in display.bars.tasks if "linear/v1" in task.description]
         assert (bar.completed, bar.total, bar.fields["note"]) == (pytest.approx(1.25), 4, "25 %")
+
+
+def test_boards_stay_above_the_bars_and_a_pause_ends_their_thread():
+    console, others = Console(file=io.StringIO(), force_terminal=True), set(threading.enumerate())
+    with Display(console, 2) as display:
+        (thread,) = set(threading.enumerate()) - others
+        display.bars.boards = ["the board so far"]
+        display.overview(1, "run 2 of 2", {"tiny fedavg seed 0": (1, 3)})
+        display.bars.refresh()
+        with display.paused():
+            thread.join(5)
+            assert set(threading.enumerate()) == others
+        assert set(threading.enumerate()) > others
+    shown = console.file.getvalue()
+    assert 0 < shown.index("the board so far") < shown.index("tiny fedavg seed 0") < shown.index("run 2 of 2")
 
 
 @pytest.mark.parametrize(
