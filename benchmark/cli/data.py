@@ -1,0 +1,43 @@
+"""The command `data`: builds a data set that is not downloaded as such, from packages of npm."""
+
+import numpy as np
+
+from benchmark.cli.session import Session
+from benchmark.configuration.keys import nearest
+from benchmark.configuration.partitions import expanded
+from benchmark.configuration.words import exactly, split, take_keys
+from benchmark.disk import replacing, write_json
+from benchmark.errors import ConfigError, names_full_disk
+
+DATA = "typefaces|icons [data.root=IMAGES]"
+
+
+def data(words: list[str], session: Session) -> None:
+    """Fetch the packages of a federation, draw its images, and list the packages' licences."""
+    from datamodules import rebuilt
+    from datamodules.order import SHIPPED
+
+    names, overrides = split(words)
+    (name,) = exactly(names, f"data {DATA}", 1)
+    given, rest = take_keys(overrides, "data.root")
+    if rest or name not in rebuilt.FEDERATIONS:
+        known = ", ".join(rebuilt.FEDERATIONS)
+        other = f"there is no set {name!r} to build{nearest(name, rebuilt.FEDERATIONS)}: choose {known}"
+        raise ConfigError(f"data takes data.root only, and not {rest[0]}" if rest else other)
+    root = expanded(str(given.get("data", {}).get("root") or "data"), "data.root")
+    with session.display() as display, names_full_disk(root):
+        if rebuilt.is_built(name, root):
+            display.print(f"{root / name}.npz is there, of these packages; remove it to build it again")
+            return
+        display.begin(name)
+        with display.counting("built of", 2) as steps:
+            made, facts = rebuilt.build(name, root, steps, steps.progress)
+        with display.during("writing"):
+            with replacing(root / f"{name}.npz") as beside, beside.open("wb") as stream:
+                np.savez_compressed(stream, **made.arrays)  # type: ignore[arg-type]
+            with replacing(root / f"{name}.md") as beside:
+                beside.write_text(rebuilt.page(name, root, facts), encoding="utf-8")
+            write_json(root / f"{name}.json", facts)
+        listed = facts["sha256"] == SHIPPED.get(name, ("",))[0]
+        display.print(f"{root / name}.npz: {facts['clients']} clients, {facts['classes']} classes; {name}.md: licences")
+        display.print(f"content hash {facts['sha256']}: {'as listed' if listed else 'NOT the listed one'}")
