@@ -37,23 +37,25 @@ def gathered(drawn: Iterable[Sequence[Drawn]]) -> Gathered:
     """The data set of each client's images.
 
     Empty images are left out, and images that are there already, of whatever client and class: a face without small
-    letters shows capitals in their place, and of I and l that are one stroke nobody can tell which it is. So are then
-    clients of fewer than FEWEST images.
+    letters shows capitals in their place, and of I and l that are one stroke nobody can tell which it is. A client half
+    of whose images an earlier one has is its copy, as a fork of a family is, and left out; so are clients that then
+    have fewer than FEWEST images.
 
     Raises DataError: no client is left.
     """
     kept: list[Drawn] = []
-    left_out = dict.fromkeys(("empty", "twice", "of small clients"), 0)
+    left_out = dict.fromkeys(("empty", "twice", "of copied clients", "of small clients"), 0)
     seen: set[bytes] = set()
     for images in drawn:
         visible = [each for each in images if each.image.max(initial=0) >= DIM]
         own = {each.image.tobytes(): each for each in reversed(visible)}  # of equal ones the first
         new = [each for each in visible if own[each.image.tobytes()] is each and each.image.tobytes() not in seen]
+        copied = sum(each.image.tobytes() in seen for each in visible)
+        if 2 * copied >= len(visible) or len(new) < FEWEST:
+            left_out["of small clients" if 2 * copied < len(visible) else "of copied clients"] += len(images)
+            continue
         left_out["empty"] += len(images) - len(visible)
         left_out["twice"] += len(visible) - len(new)
-        if len(new) < FEWEST:
-            left_out["of small clients"] += len(new)
-            continue
         seen |= own.keys()
         kept += new
     if not kept:
@@ -77,7 +79,7 @@ def are_test(clients: Sequence[str], labels: Sequence[str]) -> np.ndarray:
     classes, the hashes of their names say.
     """
     names = sorted(set(clients), key=_hash)
-    held_out = set(names[: max(1, round(len(names) / 10))])
+    held_out = set(names[: round(len(names) / 10)])
     classes: dict[str, set[str]] = {name: set() for name in names}
     for client, label in zip(clients, labels, strict=True):
         classes[client].add(label)

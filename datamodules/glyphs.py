@@ -116,5 +116,6 @@ def _centred(glyph: Image.Image) -> np.ndarray:
     if max(glyph.size) > room:
         glyph.thumbnail((room, room), Image.Resampling.BOX)
     canvas = Image.new("L", (SIDE * FINER, SIDE * FINER))
-    canvas.paste(glyph, tuple((SIDE * FINER - length) // 2 for length in glyph.size))
+    left, top = ((SIDE * FINER - length) // 2 for length in glyph.size)
+    canvas.paste(glyph, (left, top))
     return np.asarray(canvas.reduce(FINER))

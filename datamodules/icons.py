@@ -27,20 +27,21 @@ SHARED = 40
 """Families that have to have a name for it to be a class."""
 NAMES = Path(__file__).parent / "icon_names.yaml"
 BEGINS = ("baseline", "outline", "sharp", "twotone")
-ENDS = ("bold", "duotone", "fill", "filled", "light", "line", "linear", "outline", "outlined", "regular", "rounded")
-ENDS += ("sharp", "solid", "stroke", "thin", "tone", "two", "twotone")
+WEIGHTS = "bold|light|regular|thin"
+LINES = "duotone|fill(ed)?|line(ar)?|outlined?|solid|stroke|tone|two|twotone"
+ENDS = re.compile(f"(-({WEIGHTS}|{LINES}|rounded|sharp))+$")
 """Words at the beginning and end of an icon's name that name its style."""
 SIZES = re.compile(r"-\d\d(?=-|$)")
 
 
-def of_packages(packages: Sequence[Package], folder: Path, shared: int = SHARED) -> Iterator[list[Drawn]]:
-    """The icons of each package, a family, whose name at least `shared` families have.
+def of_packages(packages: Sequence[Package], folder: Path) -> Iterator[list[Drawn]]:
+    """The icons of each package, a family, whose name at least SHARED families have.
 
     Raises DataError: an icon cannot be drawn, or resvg is not installed.
     """
     families = {package.client: _family(folder / package.file) for package in packages}
     counts = Counter(label for family in families.values() for label in set(map(label_of, family)))
-    labels = {label for label, count in counts.items() if label is not None and count >= shared}
+    labels = {label for label, count in counts.items() if label is not None and count >= SHARED}
     for client, family in families.items():
         yield [
             Drawn(client, label, name, drawn(svg, f"{client}, icon {name}"))
@@ -58,10 +59,8 @@ def label_of(name: str) -> str | None:
     words = name.split("-")
     if words[0] in BEGINS:
         words = words[1:] or words
-    while len(words) > 1 and words[-1] in ENDS:
-        words.pop()
     same, none = _table()
-    plain = "-".join(words)
+    plain = ENDS.sub("", "-".join(words))
     label = same.get(plain, plain)
     return None if label in none else label
 

@@ -1,4 +1,8 @@
-"""Federations that anybody can build again from packages of npm at fixed versions: `typefaces` and `icons`."""
+"""Federations that anybody can build again from packages of npm at fixed versions: `typefaces` and `icons`.
+
+`datamodules/locks` has of each the packages and, in a JSON file, the facts of the set that they give: the hash of its
+content and its counts, which pages show. After a change of either, `data` builds another one: copy its JSON file there.
+"""
 
 import hashlib
 import json
@@ -12,7 +16,7 @@ import PIL
 from datamodules import glyphs, icons, packages
 from datamodules.gathered import Drawn, Gathered, gathered
 from datamodules.order import hashes
-from datamodules.packages import LOCKS, Package
+from datamodules.packages import Package
 from datamodules.splits import SPLITS
 
 T = TypeVar("T")
@@ -34,9 +38,19 @@ FEDERATIONS = {
 """Name -> how it is made."""
 
 
-def key(name: str) -> dict[str, str]:
-    """What a federation's images follow from: its packages and the version of Pillow, which draws or decodes them."""
-    return {"packages": hashlib.sha256((LOCKS / f"{name}.lock").read_bytes()).hexdigest(), "pillow": PIL.__version__}
+def listed(name: str) -> dict[str, Any]:
+    """The facts of the set as it was built for this version of the suite, as `build` gives them."""
+    facts: dict[str, Any] = json.loads((packages.LOCKS / f"{name}.json").read_text(encoding="utf-8"))
+    return facts
+
+
+def is_built(name: str, root: Path) -> bool:
+    """Whether a folder has the listed set."""
+    try:
+        facts = json.loads((root / f"{name}.json").read_text(encoding="utf-8"))
+        return (root / f"{name}.npz").is_file() and facts == listed(name)
+    except (OSError, ValueError):
+        return False
 
 
 def build(
@@ -61,7 +75,9 @@ def build(
     for _ in counted("packages", packages.fetch(locked, folder)):
         pass
     made = gathered(counted("images", federation.draw(locked, folder)))
-    return made, {**key(name), "sha256": sha256(made.arrays), **counts(made)}
+    lock = hashlib.sha256((packages.LOCKS / f"{name}.lock").read_bytes()).hexdigest()
+    facts = {"lock": lock, "pillow": PIL.__version__, "sha256": sha256(made.arrays), **counts(made)}
+    return made, facts
 
 
 def sha256(arrays: dict[str, np.ndarray]) -> str:
@@ -108,9 +124,9 @@ def page(name: str, root: Path, facts: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def counts_table(facts: dict[str, dict[str, Any]]) -> str:
-    """The counts of the federations as a table in Markdown. facts: by name."""
-    known = {name: facts[name] for name in FEDERATIONS}
+def counts_table() -> str:
+    """The counts of the listed sets as a table in Markdown."""
+    known = {name: listed(name) for name in FEDERATIONS}
     rows = {
         "clients": [f"{each['clients']:,} {FEDERATIONS[name].clients}" for name, each in known.items()],
         "of these, nobody trains on": [f"{each['held out']:,}" for each in known.values()],
@@ -131,12 +147,3 @@ def counts_table(facts: dict[str, dict[str, Any]]) -> str:
     }
     head = [f"| | {' | '.join(f'`{name}`' for name in known)} |", "|---" * (len(known) + 1) + "|"]
     return "\n".join([*head, *(f"| {title} | {' | '.join(cells)} |" for title, cells in rows.items())])
-
-
-def is_built(name: str, root: Path) -> bool:
-    """Whether the folder has the set as this Pillow draws it from the packages of the lock file."""
-    try:
-        facts = json.loads((root / f"{name}.json").read_text(encoding="utf-8"))
-        return (root / f"{name}.npz").is_file() and facts.items() >= key(name).items()
-    except (OSError, ValueError, AttributeError):
-        return False

@@ -1,5 +1,8 @@
 """The command `data`: builds a data set that is not downloaded as such, from packages of npm."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from benchmark.cli.session import Session
@@ -9,13 +12,15 @@ from benchmark.configuration.words import exactly, split, take_keys
 from benchmark.disk import replacing, write_json
 from benchmark.errors import ConfigError, names_full_disk
 
+if TYPE_CHECKING:
+    from datamodules.gathered import Gathered
+
 DATA = "typefaces|icons [data.root=IMAGES]"
 
 
 def data(words: list[str], session: Session) -> None:
     """Fetch the packages of a federation, draw its images, and list the packages' licences."""
     from datamodules import rebuilt
-    from datamodules.order import SHIPPED
 
     names, overrides = split(words)
     (name,) = exactly(names, f"data {DATA}", 1)
@@ -27,17 +32,26 @@ def data(words: list[str], session: Session) -> None:
     root = expanded(str(given.get("data", {}).get("root") or "data"), "data.root")
     with session.display() as display, names_full_disk(root):
         if rebuilt.is_built(name, root):
-            display.print(f"{root / name}.npz is there, of these packages; remove it to build it again")
+            display.print(f"{root / name}.npz is there, with the listed content")
             return
         display.begin(name)
         with display.counting("built of", 2) as steps:
             made, facts = rebuilt.build(name, root, steps, steps.progress)
         with display.during("writing"):
-            with replacing(root / f"{name}.npz") as beside, beside.open("wb") as stream:
-                np.savez_compressed(stream, **made.arrays)  # type: ignore[arg-type]
-            with replacing(root / f"{name}.md") as beside:
-                beside.write_text(rebuilt.page(name, root, facts), encoding="utf-8")
-            write_json(root / f"{name}.json", facts)
-        listed = facts["sha256"] == SHIPPED.get(name, ("",))[0]
+            write(name, root, made, facts)
         display.print(f"{root / name}.npz: {facts['clients']} clients, {facts['classes']} classes; {name}.md: licences")
-        display.print(f"content hash {facts['sha256']}: {'as listed' if listed else 'NOT the listed one'}")
+        known = rebuilt.listed(name)
+        same = facts["sha256"] == known["sha256"]
+        other = f"not the listed one, which Pillow {known['pillow']} has drawn; this is Pillow {facts['pillow']}"
+        display.print(f"content hash {facts['sha256']}: {'as listed' if same else other}")
+
+
+def write(name: str, root: Path, made: "Gathered", facts: dict[str, Any]) -> None:
+    """Writes a built set: its arrays, the licences of its packages and, last, its facts."""
+    from datamodules import rebuilt
+
+    with replacing(root / f"{name}.npz") as beside, beside.open("wb") as stream:
+        np.savez_compressed(stream, **made.arrays)  # type: ignore[arg-type]
+    with replacing(root / f"{name}.md") as beside:
+        beside.write_text(rebuilt.page(name, root, facts), encoding="utf-8")
+    write_json(root / f"{name}.json", facts)
