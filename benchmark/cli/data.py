@@ -40,9 +40,9 @@ def data(words: list[str], session: Session) -> None:
         with display.during("writing"):
             write(name, root, made, facts)
         display.print(f"{root / name}.npz: {facts['clients']} clients, {facts['classes']} classes; {name}.md: licences")
-        known = rebuilt.listed(name)
-        same = facts["sha256"] == known["sha256"]
-        other = f"not the listed one, which Pillow {known['pillow']} has drawn; this is Pillow {facts['pillow']}"
+        listed = rebuilt.listed(name)
+        same = facts["sha256"] == listed["sha256"]
+        other = f"not the listed one, which Pillow {listed['pillow']} has drawn; this is Pillow {facts['pillow']}"
         display.print(f"content hash {facts['sha256']}: {'as listed' if same else other}")
 
 
