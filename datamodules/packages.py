@@ -97,8 +97,10 @@ def _pack(packages: Sequence[Package], folder: Path, lacking: int) -> None:
             "folder `packages` from a machine that has run this command"
         )
     names = [f"{package.name}@{package.version}" for package in packages]
-    options = ["--silent", "--json", "--ignore-scripts", f"--pack-destination={folder}"]
-    done = subprocess.run([npm, "pack", *options, *names], capture_output=True, text=True, check=False)
+    options = ["--silent", "--json", "--ignore-scripts", "--fetch-retry-maxtimeout=10000"]  # not minutes offline
+    done = subprocess.run(
+        [npm, "pack", *options, f"--pack-destination={folder}", *names], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         try:
             error = json.loads(done.stdout)["error"]

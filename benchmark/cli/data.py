@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from benchmark.cli.session import Session
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.partitions import expanded
@@ -48,6 +46,8 @@ def data(words: list[str], session: Session) -> None:
 
 def write(name: str, root: Path, made: "Gathered", facts: dict[str, Any]) -> None:
     """Writes a built set: its arrays, the licences of its packages and, last, its facts."""
+    import numpy as np
+
     from datamodules import rebuilt
 
     with replacing(root / f"{name}.npz") as beside, beside.open("wb") as stream:

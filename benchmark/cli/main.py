@@ -62,6 +62,7 @@ keys of most use; docs/how-to/run.md says more, benchmark/configuration/schema.p
 
 RESUME_HINT = "every finished round is safe: run the same command again to resume"
 INTERRUPTED_HINTS = {
+    "data": "the packages that were fetched stay: run the same command again to go on",
     "evaluate": "the record is as it was: run the same command again to measure",
     "export": "a file is written whole or not at all: run the same command again",
 }
