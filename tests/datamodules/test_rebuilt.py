@@ -17,7 +17,7 @@ from benchmark.cli.data import write
 from datamodules import packages, rebuilt
 from datamodules.gathered import Drawn, are_test, gathered
 from datamodules.glyphs import CHARACTERS, SAMPLE, glyphs
-from datamodules.icons import _family, label_of
+from datamodules.icons import SHARED, _family, label_of
 from datamodules.packages import Package, is_intact
 from tests.datamodules.own_data import RNG, load, refused
 
@@ -282,6 +282,8 @@ def test_the_listed_facts_are_of_the_lock_file_and_the_pinned_pillow(name):
     file = packages.LOCKS / f"{name}.lock"
     assert facts["lock"] == hashlib.sha256(file.read_bytes()).hexdigest(), "build it again, see datamodules/rebuilt.py"
     assert facts["pillow"] == pinned(Path(__file__).parents[2] / "constraints.txt")["pillow"]
+    page = Path(__file__).parents[2] / "docs" / "reference" / "federations.md"
+    assert f"at least {SHARED} families" in page.read_text()
     locked = packages.locked(name)
     assert len({package.name for package in locked}) == len(locked) >= facts["clients"]
     assert all(package.integrity.startswith("sha512-") for package in locked)
