@@ -30,7 +30,11 @@ def of_numpy(path: Path, options: Mapping[str, Any]) -> Raw:
 
     Raises DataError: arrays of other names, types or shapes, or none.
     """
-    arrays = _stored(path)
+    return of_arrays(_stored(path), str(path), options)
+
+
+def of_arrays(arrays: Mapping[str, np.ndarray], path: str, options: Mapping[str, Any]) -> Raw:
+    """The data set of these arrays, as `of_numpy` says. path: where they are from, for messages."""
     known = f"the arrays are {', '.join(f'{split}_{key}' for split in SPLITS for key in KEYS)}"
     found: dict[str, dict[str, str]] = {}  # split as the arrays call it -> key -> name of the array
     for name in arrays:
@@ -49,7 +53,7 @@ def of_numpy(path: Path, options: Mapping[str, Any]) -> Raw:
     train = options.get("train") or next((split for split in parts if split_of(split) == "train"), None)
     if train is None:
         raise DataError(f"{path} has no array train_images: {known}")
-    chosen, notes = choose(parts, str(path), options)
+    chosen, notes = choose(parts, path, options)
     read = {}
     for split, given in chosen.items():
         names, part = found[given], parts[given]
@@ -59,7 +63,7 @@ def of_numpy(path: Path, options: Mapping[str, Any]) -> Raw:
             if getattr(part, key) is not None:
                 _refuse_other(arrays[names[key]], len(images), f"{path}, {names[key]}")
     alone = [name for split, names in found.items() if split not in parts for name in names.values()]
-    return raw(read, str(path), notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))
+    return raw(read, path, notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))
 
 
 def _stored(path: Path) -> dict[str, np.ndarray]:

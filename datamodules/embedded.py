@@ -1,11 +1,14 @@
-"""Embedded and generated images, which need no file: digits, domains, synthetic."""
+"""Embedded and generated images, which need no file: digits, domains, synthetic, typefaces-sample."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
+from datamodules.arrays import of_arrays
 from datamodules.errors import DataError
+from datamodules.gathered import gathered
+from datamodules.glyphs import sample
 from datamodules.raw import Raw, a_fifth
 
 SYNTHETIC = {"examples": 600, "classes": 4, "channels": 3, "seed": 0}
@@ -83,5 +86,15 @@ def _displays(digits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.rint(images * bright + rng.normal(0, 20, images.shape)).clip(0, 255).astype(np.uint8)
 
 
-EMBEDDED: dict[str, Callable[..., Raw]] = {"digits": digits, "domains": domains, "synthetic": synthetic}
+def typefaces() -> Raw:
+    """The characters of seven typefaces that Matplotlib brings, 28 x 28, as `datamodules.rebuilt` draws `typefaces`."""
+    return of_arrays(gathered(sample()).arrays, "typefaces-sample", {})
+
+
+EMBEDDED: dict[str, Callable[..., Raw]] = {
+    "digits": digits,
+    "domains": domains,
+    "synthetic": synthetic,
+    "typefaces-sample": typefaces,
+}
 """Name -> function that makes the images."""

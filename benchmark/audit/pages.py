@@ -19,6 +19,7 @@ from benchmark.configuration.instantiate import locate
 from benchmark.configuration.suites import rows_of
 from benchmark.runtime import enable_garbage_collection
 from benchmark.tracking.progress import Display
+from datamodules import rebuilt
 from datamodules.order import SHIPPED
 from leaderboards import generate, store
 from leaderboards.markdown import replace_between
@@ -32,13 +33,13 @@ HEADINGS = "| name | loss of a batch | networks that travel | stays with the cli
 
 def pages() -> dict[Path, str]:
     """File -> what it has to hold. Raises RecordError: a page or the place of a list in it is missing."""
-    readme, objectives, data = (
-        Path(name) for name in ("README.md", f"{REFERENCE}/objectives.md", f"{REFERENCE}/data.md")
-    )
+    readme = Path("README.md")
+    objectives, data, federations = (Path(f"{REFERENCE}/{name}.md") for name in ("objectives", "data", "federations"))
     return {
         readme: _readme(readme.read_text(encoding="utf-8")),
         objectives: replace_between(objectives.read_text(encoding="utf-8"), "objectives", _objectives()),
         data: replace_between(data.read_text(encoding="utf-8"), "hashes", _hashes()),
+        federations: replace_between(federations.read_text(encoding="utf-8"), "counts", rebuilt.counts_table()),
         Path("leaderboards/methods.json"): methods(),
     }
 
@@ -142,7 +143,9 @@ def _objectives() -> str:
 def _hashes() -> str:
     """The table of the shipped data sets."""
     lines = ["| data set | hash |", "|---|---|"]
-    return "\n".join([*lines, *(f"| `{name}` | `{sha256}` |" for name, (sha256, _) in SHIPPED.items())])
+    known = {name: sha256 for name, (sha256, _) in SHIPPED.items()}
+    known |= {name: rebuilt.listed(name)["sha256"] for name in rebuilt.FEDERATIONS}
+    return "\n".join([*lines, *(f"| `{name}` | `{sha256}` |" for name, sha256 in sorted(known.items()))])
 
 
 def main(words: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
-from benchmark.cli import campaign, new, reports, runs
+from benchmark.cli import campaign, data, new, reports, runs
 from benchmark.cli.session import Session
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.layers import meant
@@ -45,6 +45,7 @@ EXAMPLES = """examples:
   python -m benchmark parity tests/parity/ssd.json          whether a method computes what its authors' code does
   python -m benchmark privacy fedsc method.sigma=0.01       what leaves a client; without a name, of all, into the pages
   python -m benchmark cite ssd align_uniform                BibTeX of a method, an objective and the suite
+  python -m benchmark data typefaces                        a data set by typeface, built from npm; or icons
   python -m benchmark new method mymethod                   files of a method that works, with its test, to be changed
   python -m benchmark list                                  every name that a command takes; list methods: one group"""
 
@@ -68,6 +69,7 @@ keys of most use; docs/how-to/run.md says more, benchmark/configuration/schema.p
 
 RESUME_HINT = "every finished round is safe: run the same command again to resume"
 INTERRUPTED_HINTS = {
+    "data": "the packages that were fetched stay: run the same command again to go on",
     "evaluate": "the record is as it was: run the same command again to measure",
     "export": "a file is written whole or not at all: run the same command again",
 }
@@ -87,6 +89,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "parity": (reports.parity, "FILE... [accelerator=cpu|cuda]"),
     "privacy": (reports.privacy, "[METHOD ... [key=value ...]]"),
     "cite": (reports.cite, reports.CITE),
+    "data": (data.data, data.DATA),
     "new": (new.new, new.NEW),
     "list": (reports.listing, f"[{' | '.join(reports.LISTS)}]"),
 }
