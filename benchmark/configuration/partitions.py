@@ -89,6 +89,8 @@ def expanded(path: str, key: str) -> Path:
         raise ConfigError(f"{key}={path}: there is no such user: write the folder out") from error
 
 
+COMMON: dict[str, Any] = {"seed": int | None, "share": float, "held_out": float | list[str | int] | None}
+"""Keys of every partition, whatever its rule, and their types."""
 RULES = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 """Functions of `datamodules.partition`."""
 NATURAL: dict[str, dict[str, Any]] = {
@@ -119,7 +121,7 @@ def drop_replaced(section: dict[str, Any], layer: Mapping[str, Any]) -> None:
     rule = "class" if layer.get("class") else "name"
     if layer.get(rule) in (None, section.get(rule)):
         return
-    kept = {"seed", "share"}
+    kept = set(COMMON)
     if rule == "name":
         kept |= {"clients", *parameters(str(layer["name"]))}
         # a natural partition has its own number of clients, and leaves small ones out instead of drawing again

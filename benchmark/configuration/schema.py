@@ -183,6 +183,8 @@ class PartitionKeys:
     """The part of its images that each client has."""
     min_size: Any = key()
     """The fewest images of a client; natural ones of fewer are left out."""
+    held_out: Any = key()
+    """Clients of the data that nobody trains on: a share of them, drawn, or a list of names."""
     class_: str | None = key()
     """In place of a rule, an import path of a function of labels, and its arguments."""
     path: str | None = key()

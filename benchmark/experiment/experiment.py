@@ -171,7 +171,8 @@ class Experiment:
             images.in_order,
         )  # older records have the latter
         changed |= result["provenance"].get("in_order", images.in_order) != images.in_order
-        if not changed and is_natural(self.config.partition):  # files may have moved
+        if not changed and (is_natural(part := self.config.partition) or part.get("held_out") is not None):
+            # files may have moved
             held, _ = data.partition_data(self.config, images, with_public=False)
             changed = partition_hash(held.parts) != result["provenance"]["partition"]
         if (public := result["provenance"].get("public")) is not None and not changed:
