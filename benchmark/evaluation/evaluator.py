@@ -1,6 +1,6 @@
 """Scores of a run's encoders: features once for each exported encoder, then every protocol on them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -141,6 +141,7 @@ class Evaluator:
                 view=self._augmented,
             ),
             targets={name: partial(self.features, encoder, self.other(name)) for name in transfer_targets(protocols)},
+            trained=self.trained,
             client_names=() if source.test.clients is None else np.unique(source.test.clients).tolist(),
             **inputs,
             save_arrays=({} if arrays is None else arrays).__setitem__,
@@ -189,6 +190,14 @@ class Evaluator:
         return Features(
             train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, num_classes=max(1, len(source.classes))
         )
+
+    @property
+    def trained(self) -> Collection[str] | None:
+        """Names of the clients that train; None where the test images name none of them: they may be domains."""
+        names, train, test = self.data.parts.names, self.data.source.train, self.images.test
+        if not names and train.clients is not None:
+            names = tuple(np.unique(train.clients[self.holders >= 0]).tolist())
+        return None if test.clients is None or set(names).isdisjoint(test.clients.tolist()) else set(names)
 
     def members(self, client: int | None) -> Tensor | None:
         """Rows of the training images of a client, or of all clients; None if they are not the images evaluated on."""
