@@ -91,7 +91,9 @@ def expanded(path: str, key: str) -> Path:
 
 COMMON: dict[str, Any] = {"seed": int | None, "share": float, "held_out": float | list[str | int] | None}
 """Keys of every partition, whatever its rule, and their types."""
-RULES = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
+BY_SIZE = ("iid", "linear", "square", "exponential", "lognormal")
+"""Rules that read no label."""
+RULES = (*BY_SIZE, "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 """Functions of `datamodules.partition`."""
 NATURAL: dict[str, dict[str, Any]] = {
     "folders": {"min_size": int},

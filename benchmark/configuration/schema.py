@@ -174,11 +174,14 @@ class PartitionKeys:
     """How the training images are divided among clients."""
 
     name: str | None = key()
-    """A rule, iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks | folders | file."""
+    """A rule, iid | linear | square | exponential | lognormal | dirichlet | dirichlet_min | dirichlet_balanced |
+    classes | blocks | folders | file."""
     clients: Any = key()
     """The number of clients."""
     alpha: Any = key()
     """Of the Dirichlet rules; the smaller, the fewer classes dominate a client."""
+    sigma: Any = key()
+    """Of lognormal: the standard deviation of the logarithms of the clients' sizes."""
     share: Any = key()
     """The part of its images that each client has."""
     min_size: Any = key()

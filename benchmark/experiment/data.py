@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from benchmark.configuration.compose import merge
 from benchmark.configuration.instantiate import check, locate
 from benchmark.configuration.keys import fits
-from benchmark.configuration.partitions import COMMON, expanded, is_natural, parameters
+from benchmark.configuration.partitions import BY_SIZE, COMMON, expanded, is_natural, parameters
 from benchmark.errors import ConfigError
 from benchmark.experiment.natural_clients import held_out, natural_clients, partition_seed, public_client
 from benchmark.rng import Streams
@@ -184,10 +184,10 @@ def _by_rule(section: dict[Any, Any], images: Source, rows: np.ndarray | None, s
     """A partition by a rule of `datamodules.partition`."""
     name, clients = section.pop("name", None), section.pop("clients", 10)
     check({"clients": clients, **section}, {"clients": int, **parameters(str(name))}, "partition", name)
-    if name != "iid" and not images.labelled:
+    if name not in BY_SIZE and not images.labelled:
         raise ConfigError(
-            f"partition.name={name} divides by label, and {images.name} has none: choose iid, or folders or file, the "
-            "clients that the data name"
+            f"partition.name={name} divides by label, and {images.name} has none: choose {', '.join(BY_SIZE)}, or "
+            "folders or file, the clients that the data name"
         )
     labels = images.train.labels if rows is None else images.train.labels[rows]
     try:

@@ -72,9 +72,9 @@ def of_run(
         figures["plane"] = partial(plane, points, title=title)
     if clients:
         figures["clients"] = partial(accuracies, clients, title=title)
-    drawn = [saved["by-client"] for saved in arrays.values() if "by-client" in saved]
-    if len(drawn) == 1 and (named := (source.probe or source).test.clients) is not None:
-        figures["by-client"] = partial(served, **drawn[0], names=sorted(set(named.tolist())), title=title)
+    of_clients = [saved["by-client"] for saved in arrays.values() if "by-client" in saved]
+    if len(of_clients) == 1 and (named := (source.probe or source).test.clients) is not None:
+        figures["by-client"] = partial(served, **of_clients[0], names=sorted(set(named.tolist())), title=title)
     for protocol, draw in (("spectrum", spectra), ("membership", membership)):
         if of_encoders := {name: saved[protocol] for name, saved in arrays.items() if protocol in saved}:
             figures[protocol] = partial(draw, of_encoders, title=title)
