@@ -89,7 +89,12 @@ def expanded(path: str, key: str) -> Path:
         raise ConfigError(f"{key}={path}: there is no such user: write the folder out") from error
 
 
-COMMON: dict[str, Any] = {"seed": int | None, "share": float, "held_out": float | list[str | int] | None}
+COMMON: dict[str, Any] = {
+    "seed": int | None,
+    "share": float,
+    "held_out": float | list[str | int] | None,
+    "shift": list[str] | None,
+}
 """Keys of every partition, whatever its rule, and their types."""
 BY_SIZE = ("iid", "linear", "square", "exponential", "lognormal")
 """Rules that read no label."""
@@ -116,6 +121,11 @@ def parameters(name: str) -> dict[str, Any]:
 def is_natural(section: Mapping[str, Any]) -> bool:
     """Whether the number of clients follows from the data, a file, or a user's function."""
     return bool(section.get("class")) or section.get("name") in NATURAL
+
+
+def is_by_names(section: Mapping[str, Any]) -> bool:
+    """Whether names of clients, which no hash of images covers, decide who trains on what."""
+    return is_natural(section) or section.get("held_out") is not None
 
 
 def drop_replaced(section: dict[str, Any], layer: Mapping[str, Any]) -> None:

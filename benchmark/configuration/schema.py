@@ -188,6 +188,8 @@ class PartitionKeys:
     """The fewest images of a client; natural ones of fewer are left out."""
     held_out: Any = key()
     """Clients of the data that nobody trains on: a share of them, drawn, or a list of names."""
+    shift: Any = key()
+    """Transforms of images by group of clients, in turn: none | invert | rotate-DEGREES | blur-PIXELS."""
     class_: str | None = key()
     """In place of a rule, an import path of a function of labels, and its arguments."""
     path: str | None = key()

@@ -18,6 +18,7 @@ from benchmark.rng import Streams
 from datamodules import partition
 from datamodules.natural import NamedPartition
 from datamodules.partition import of_every_class
+from datamodules.shift import shifted
 from datamodules.signatures import signature_of
 from datamodules.sources import Source, limited, load
 from methods.base import Client, FederatedMethod
@@ -157,6 +158,22 @@ def public(config: DictConfig, images: Source, open_other: Callable[[str], Sourc
             f"{images.train.images.shape[1:]} (channels, height, width): choose a dataset with as many channels"
         )
     return Public(other.train.images, of_every_class(other.train.labels, fraction, seed=seed))
+
+
+def with_shift(config: DictConfig, images: Source, held: NamedPartition) -> tuple[Source, NamedPartition]:
+    """The images by `partition.shift`, and the partition with a note of it; both as they are without one.
+
+    Raises ConfigError: it is no list of texts, or clients are natural ones.
+    """
+    section: Any = OmegaConf.to_container(config.partition)
+    if not (given := section.get("shift")):
+        return images, held
+    check({"shift": given}, {"shift": COMMON["shift"]}, "partition", "a partition")
+    if is_natural(section):
+        raise ConfigError("partition.shift is for clients that a rule makes, and natural ones differ as they are")
+    note = f"images by group of clients, client k in group k modulo {len(given)}: {', '.join(given)}"
+    made = shifted(images, held.parts, given, seed=partition_seed(config))
+    return made, held._replace(notes=(*held.notes, note))
 
 
 def clients_of(config: DictConfig, images: Source, rows: np.ndarray | None = None) -> NamedPartition:

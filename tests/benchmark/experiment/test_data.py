@@ -7,7 +7,7 @@ from benchmark.configuration.compose import compose
 from benchmark.errors import ConfigError
 from benchmark.experiment import data, factory
 from datamodules.errors import PartitionError
-from tests.run_helpers import TINY, build_run
+from tests.run_helpers import TINY, build_run, execute_run
 
 PARTS = [np.arange(k + 2) for k in range(5)]
 
@@ -163,3 +163,32 @@ class TestHeldOut:
         held = data.clients_of(given, data.source(given))
         assert held.names == ("a", "c", "d", "e")
         assert held.notes[1] == "numbers of clients count those that take part: 1 is c"
+
+
+class TestShift:
+    GIVEN = ("partition.shift=[none,invert]", "evaluation.protocols=[clients/v2,by-client/v1]", "federation.rounds=1")
+
+    def test_clients_train_on_the_images_of_their_group_and_each_group_has_its_score(self, tmp_path):
+        record, run = execute_run(tmp_path / "run", "fedavg", *self.GIVEN)
+        plain = build_run(tmp_path / "plain", "fedavg", "row=plain")
+        for client, part in enumerate(run.data.parts):
+            (one, other) = (each.data.source.train.images[part] for each in (plain, run))
+            assert np.array_equal(other, one if client % 2 == 0 else 255 - one)
+        assert "images by group of clients, client k in group k modulo 2: none, invert" in record["deviations"]
+        for protocol in ("clients/v2", "by-client/v1"):
+            assert {"accuracy of none", "accuracy of invert"} <= record["scores"][protocol].keys()
+        assert record["provenance"]["dataset"] == plain.data.source.sha256
+        assert record["settings"]["partition.shift"] == ["none", "invert"]
+        assert record["scenario"] != "tiny"
+
+    @pytest.mark.parametrize(
+        ("words", "line"),
+        [(("partition.shift=invert",), r"partition\.shift='invert': a partition takes a list, each a text or null"),
+         (("partition.shift=[invrt]",), "'invrt' is no transform: give none"),
+         (("data.name=domains", "data.options={}", "partition.name=folders", "partition.shift=[invert]"),
+          r"partition\.shift is for clients that a rule makes")],
+    )  # fmt: skip
+    def test_what_cannot_be_meant_is_one_line(self, tmp_path, words, line):
+        with pytest.raises((ConfigError, PartitionError), match=line) as error:
+            build_run(tmp_path, "fedavg", *words)
+        assert "\n" not in str(error.value)
