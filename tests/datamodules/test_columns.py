@@ -193,3 +193,34 @@ class TestColumns:
         assert datasets.load_from_disk(str(tmp_path / "mine"))[0]["img"].size == (4, 4)  # the library opens it
         with refused("has no bytes, only a path"):
             load(tmp_path)
+
+
+class TestParquet:
+    def shipped(self, root, *names):
+        """The files that an owner ships, of three images each, by split and shard."""
+        features = {"image": ImageFeature(), "writer_id": Value("string"), "character": ClassLabel(names=NAMES)}
+        for number, name in enumerate(names):
+            rows = range(3 * number, 3 * number + 3)
+            content = {"image": [PICTURES[k] for k in rows], "writer_id": [f"w{k % 2}" for k in rows]}
+            whole = Dataset.from_dict({**content, "character": [k % 3 for k in rows]}, features=Features(features))
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            whole.to_parquet(str(root / name))
+
+    def test_shards_are_joined_and_a_column_names_the_clients(self, tmp_path):
+        shards = ("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet", "data/test-0.parquet")
+        self.shipped(tmp_path / "mine", *shards)
+        mine = load(tmp_path, options={"client": "writer_id"}, order="source")
+        assert mine.train.images[:, 0, 0, 0].tolist() == list(range(6))
+        assert mine.train.clients.tolist() == ["w0", "w1"] * 3
+        assert (mine.classes, mine.test.labels.tolist()) == (tuple(NAMES), [0, 1, 2])
+        with refused(r"data\.options\.client='author': the columns of .* are image, writer_id, character"):
+            load(tmp_path, options={"client": "author"})
+
+    def test_one_file_has_a_fifth_held_out_and_is_read_again_where_it_changes(self, tmp_path):
+        self.shipped(tmp_path / "mine", "train.parquet", "train-1.parquet", "extra.parquet")
+        first = load(tmp_path)
+        assert (len(first.train.labels) + len(first.test.labels), sources.HELD_OUT in first.notes) == (6, False)
+        assert "extra (3 images) is left out" in first.notes
+        (tmp_path / "mine" / "train-1.parquet").unlink()
+        self.shipped(tmp_path / "mine", "train.parquet")
+        assert len(load(tmp_path).train.labels) == 3
