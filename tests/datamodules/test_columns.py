@@ -216,11 +216,11 @@ class TestParquet:
         with refused(r"data\.options\.client='author': the columns of .* are image, writer_id, character"):
             load(tmp_path, options={"client": "author"})
 
-    def test_one_file_has_a_fifth_held_out_and_is_read_again_where_it_changes(self, tmp_path):
-        self.shipped(tmp_path / "mine", "train.parquet", "train-1.parquet", "extra.parquet")
-        first = load(tmp_path)
-        assert (len(first.train.labels) + len(first.test.labels), sources.HELD_OUT in first.notes) == (6, False)
-        assert "extra (3 images) is left out" in first.notes
-        (tmp_path / "mine" / "train-1.parquet").unlink()
-        self.shipped(tmp_path / "mine", "train.parquet")
-        assert len(load(tmp_path).train.labels) == 3
+    def test_other_splits_are_left_out_and_files_that_change_are_read_again(self, tmp_path):
+        self.shipped(tmp_path / "mine", "train.parquet", "validation.parquet", "extra-1.parquet")
+        before = load(tmp_path)
+        assert (len(before.train.labels), len(before.test.labels)) == (3, 3)
+        self.shipped(tmp_path / "mine", "test.parquet", "train-1.parquet")
+        after = load(tmp_path)
+        assert (len(after.train.labels), len(after.test.labels)) == (6, 3)
+        assert {"validation (3 images) is left out", "extra (3 images) is left out"} <= set(after.notes)
