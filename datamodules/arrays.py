@@ -152,14 +152,18 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
 
     def image_of(item: tuple[Any, int]) -> Picture:
         rows, position = item
-        content, where = (rows[position][image] or {}).get("bytes"), f"{folder}, image {position}"
-        if not content:
-            raise DataError(f"{where} has no bytes, only a path: save the data set with its images")
-        try:
-            opened = Image.open(io.BytesIO(content))
-        except Exception as error:  # decoders raise errors of many unrelated classes
-            raise DataError(f"{where} cannot be read ({error}): replace or remove it") from error
-        return as_image(opened, where)
+        where = f"{folder}, image {position}"
+        return as_image(opened_image(rows[position][image], where), where)
 
     classes = getattr(features.get(label), "names", None)  # None of labels that are plain values
     return raw(parts, str(folder), image_of, classes, (*kept, *notes))
+
+
+def opened_image(content: Mapping[str, Any] | None, where: str) -> Image.Image:
+    """The image of a cell `{"bytes", "path"}`. Raises DataError: it has no bytes, or they are no image."""
+    if not (stored := (content or {}).get("bytes")):
+        raise DataError(f"{where} has no bytes, only a path: save the data set with its images")
+    try:
+        return Image.open(io.BytesIO(stored))
+    except Exception as error:  # decoders raise errors of many unrelated classes
+        raise DataError(f"{where} cannot be read ({error}): replace or remove it") from error

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from datamodules import sources
+from datamodules.hub import HuggingFace
 from tests.datamodules.own_data import load, refused
 
 generated = settings(derandomize=True, deadline=None, max_examples=25)
@@ -215,6 +216,21 @@ class TestParquet:
         assert (mine.classes, mine.test.labels.tolist()) == (tuple(NAMES), [0, 1, 2])
         with refused(r"data\.options\.client='author': the columns of .* are image, writer_id, character"):
             load(tmp_path, options={"client": "author"})
+
+    @pytest.mark.parametrize("path", ["mine", "mine/data/train-0.parquet"])
+    def test_a_class_loads_what_is_on_the_hub_or_here(self, tmp_path, monkeypatch, path):
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "library")
+        self.shipped(tmp_path / "mine", "data/train-0.parquet", "data/test-0.parquet")
+        test = "test" if path == "mine" else "train"  # the file has one split
+        options = {"path": str(tmp_path / path), "client": "writer_id", "splits": {"test": test}}
+        mine = load(tmp_path, "hub", dataset=(HuggingFace, options))
+        assert (mine.train.images[:, 0, 0, 0].tolist(), mine.classes) == ([0, 1, 2], tuple(NAMES))
+        assert mine.test.images[:, 0, 0, 0].tolist() == ([3, 4, 5] if path == "mine" else [0, 1, 2])
+        assert set(mine.train.clients.tolist()) == {"w0", "w1"}
+        with refused("cannot be made with split=dev: .*data.options.splits=.*names its splits"):
+            load(tmp_path, "hub", dataset=(HuggingFace, options | {"splits": {"test": "dev"}}))
+        with refused("data.options.client='author': the columns of .* are image, writer_id, character"):
+            load(tmp_path, "hub", dataset=(HuggingFace, options | {"client": "author"}))
 
     def test_other_splits_are_left_out_and_files_that_change_are_read_again(self, tmp_path):
         self.shipped(tmp_path / "mine", "train.parquet", "validation.parquet", "extra-1.parquet")
