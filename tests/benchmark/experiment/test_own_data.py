@@ -403,6 +403,11 @@ def test_what_clients_get_that_never_trained_is_told_apart(experiment, rule):
         assert (scores[f"accuracy_worst_tenth{suffix}"], scores[f"clients{suffix}"]) == (min(values), len(values))
     assert {"accuracy_member_labels", "gini_unseen_member_labels"} <= scores.keys()
     assert (run.folder / "figures" / "by-client.png").exists()
+    with (run.folder / "by-client.csv").open(newline="") as stream:
+        lines = list(csv.DictReader(stream))
+    assert [line["client"] for line in lines] == sorted(each, key=lambda name: (each[name], name))
+    assert {line["client"]: float(line["accuracy"]) for line in lines} == {k: pytest.approx(v) for k, v in each.items()}
+    assert {line["client"] for line in lines if line["unseen"] == "1"} == {"site 1", "site 3"}
     with run.open() as opened:
         assert opened.evaluator.trained == {"site 0", "site 2", "site 4"}
         assert (opened.evaluator.holders < 0).sum() == 40
