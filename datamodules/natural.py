@@ -31,12 +31,14 @@ ABSENT = {
 class NamedPartition(NamedTuple):
     """Image indices of each client, and the clients' names; no names where they are only numbered.
 
-    notes: what a reader of its scores has to know, a line each.
+    notes: what a reader of its scores has to know, a line each. held_out: indices of the images of clients that are
+    held out.
     """
 
     parts: Partition
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    held_out: np.ndarray | None = None
 
     def chosen(self, clients: Sequence[int], *notes: str) -> "NamedPartition":
         """Some of the clients, with further notes."""

@@ -215,10 +215,11 @@ class Evaluator:
         return augment(images, recipe, generator).contiguous(memory_format=self.data.layout)
 
     def _shuffled(self) -> Iterator[np.ndarray]:
-        """Training images in batches of mixed classes: an image folder is ordered by class."""
+        """Training images in batches of mixed classes, as an image folder is ordered by class; none held out."""
         images = self.data.source.train.images
-        order = torch.randperm(len(images), generator=self.streams.generator("recalibrate")).numpy()
-        for rows in np.array_split(order, -(-len(images) // self.batch_size)):
+        pooled = np.delete(np.arange(len(images)), self.data.held_out)
+        order = pooled[torch.randperm(len(pooled), generator=self.streams.generator("recalibrate")).numpy()]
+        for rows in np.array_split(order, -(-len(order) // self.batch_size)):
             yield images[rows]
 
     def sample(self, total: int, limit: int, purpose: str) -> np.ndarray:

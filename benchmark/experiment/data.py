@@ -194,6 +194,8 @@ def clients_of(config: DictConfig, images: Source, rows: np.ndarray | None = Non
     else:
         rest = out.rest if rows is None else np.intersect1d(out.rest, rows)
         held = NamedPartition(_by_rule(section, images, rest, seed), (), (out.note,))
+    if out is not None:
+        held = held._replace(held_out=np.setdiff1d(np.arange(len(images.train.labels)), out.rest))
     return held if fraction == 1 else held._replace(parts=partition.thinned(held.parts, fraction, seed=seed))
 
 

@@ -212,6 +212,7 @@ def data(
         recipe(config, images),
         names=held.names,
         notes=held.notes,
+        held_out=held.held_out,
         batch_size=size,
         view_names=built.views(next(iter(built.plan(0)), built.phase)),
         labels=built.objective.labels,

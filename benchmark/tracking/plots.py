@@ -184,7 +184,7 @@ def served(clients: Tensor, accuracy: Tensor, unseen: Tensor, names: Sequence[st
             label = f"{word} ({len(values):,}), worst: {worst}"
             places = torch.linspace(0, 100, len(values)).tolist()
             axes.plot(places, values.tolist(), "o-", markersize=3, linewidth=1, color=colour, label=label)
-        axes.set(xlabel="clients, the worst first (%)", ylabel="accuracy on the client's test images (%)")
+        axes.set(xlabel="clients, the worst first (%)", ylabel="test accuracy by client (%)")
         axes.legend(frameon=False, fontsize=8)
 
 

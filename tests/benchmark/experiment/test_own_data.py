@@ -411,6 +411,9 @@ def test_what_clients_get_that_never_trained_is_told_apart(experiment, rule):
     with run.open() as opened:
         assert opened.evaluator.trained == {"site 0", "site 2", "site 4"}
         assert (opened.evaluator.holders < 0).sum() == 40
+        used = np.concatenate([*opened.evaluator._shuffled()])  # for statistics of BatchNorm
+        held = opened.data.source.train.images[opened.evaluator.holders >= 0]
+        assert sorted(map(bytes, used)) == sorted(map(bytes, held))
 
 
 class TestClasses:
