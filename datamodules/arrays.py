@@ -1,6 +1,7 @@
 """Images that other libraries hold: NumPy files, and Hugging Face data sets saved to disk."""
 
 import io
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,17 +100,36 @@ def channels_first(images: np.ndarray, where: str) -> np.ndarray:
     return images
 
 
+def parquet_files(folder: Path) -> dict[str, list[Path]]:
+    """Parquet files of a folder, or of those in it, by split: `train-00000-of-00002.parquet`, `data/test.parquet`.
+
+    Empty where none is called as a split is.
+    """
+    found: dict[str, list[Path]] = {}
+    for file in sorted([*folder.glob("*.parquet"), *folder.glob("*/*.parquet")]):
+        found.setdefault(re.sub(r"-\d+(-of-\d+)?$", "", file.stem), []).append(file)
+    return found if any(map(split_of, found)) else {}
+
+
 def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
-    """A Hugging Face data set that `save_to_disk` wrote; its splits are of `splits.NAMES`, or it is one without.
+    """A Hugging Face data set: as `save_to_disk` wrote it, or the parquet files that its owner ships.
+
+    Its splits are of `splits.NAMES`, or it is one without. Parquet files are read into memory.
 
     options: `image`, `label` and `client`, names of columns, see `datamodules.columns`; `train` and `test`, of splits.
     """
     try:
         import datasets
+        from pyarrow.parquet import read_table
     except ImportError as error:
         raise DataError(f"{folder} is a Hugging Face data set: pip install -e '.[datasets]'") from error
     try:
-        stored = datasets.load_from_disk(str(folder))
+        if shipped := parquet_files(folder):
+            stored = datasets.DatasetDict(
+                {split: datasets.Dataset(read_table(list(map(str, files)))) for split, files in shipped.items()}
+            )
+        else:
+            stored = datasets.load_from_disk(str(folder))
     except Exception as error:  # the library's errors are of many unrelated classes
         raise DataError(f"{folder} cannot be read as a Hugging Face data set: {one_line(error)}") from error
     splits = dict(stored) if isinstance(stored, datasets.DatasetDict) else {"train": stored}
@@ -136,14 +156,18 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
 
     def image_of(item: tuple[Any, int]) -> Picture:
         rows, position = item
-        content, where = (rows[position][image] or {}).get("bytes"), f"{folder}, image {position}"
-        if not content:
-            raise DataError(f"{where} has no bytes, only a path: save the data set with its images")
-        try:
-            opened = Image.open(io.BytesIO(content))
-        except Exception as error:  # decoders raise errors of many unrelated classes
-            raise DataError(f"{where} cannot be read ({error}): replace or remove it") from error
-        return as_image(opened, where)
+        where = f"{folder}, image {position}"
+        return as_image(opened_image(rows[position][image], where), where)
 
     classes = getattr(features.get(label), "names", None)  # None of labels that are plain values
     return raw(parts, str(folder), image_of, classes, (*kept, *notes))
+
+
+def opened_image(content: Mapping[str, Any] | None, where: str) -> Image.Image:
+    """The image of a cell `{"bytes", "path"}`. Raises DataError: it has no bytes, or they are no image."""
+    if not (stored := (content or {}).get("bytes")):
+        raise DataError(f"{where} has no bytes, only a path: save the data set with its images")
+    try:
+        return Image.open(io.BytesIO(stored))
+    except Exception as error:  # decoders raise errors of many unrelated classes
+        raise DataError(f"{where} cannot be read ({error}): replace or remove it") from error

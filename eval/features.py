@@ -190,6 +190,11 @@ def class_subset(features: Features, per_class: int, generator: torch.Generator)
     if per_class < 1:
         raise EvalError(f"{per_class} training rows of each class were asked for: give at least 1")
     rows = sample_classes(features.train_y, lambda size: min(size, per_class), generator).to(features.train_x.device)
+    return training_rows(features, rows)
+
+
+def training_rows(features: Features, rows: Tensor) -> Features:
+    """The features with some of the training rows, by number or `[N]` bool; without views."""
     training = {name: getattr(features, name)[rows] for name in ("train_x", "train_y", "train_clients")}
     return replace(features, **training, view_a=None, view_b=None, view_clients=None)
 

@@ -1,6 +1,6 @@
 """Inputs of the protocols: an encoder's features and, where a protocol requires more, the encoder and its images."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -80,6 +80,7 @@ class Subject:
         targets: data set -> a function that extracts its features, for transfer.
         local_models: max_images -> features by clients' models and the global one, for drift; or None.
         client_names: of the clients that `Features.test_clients` numbers.
+        trained: names of the clients whose images the encoder was trained on; None: not known.
         own_features: client -> a function that extracts features by that client's own encoder, with its own test images
             only; None: all clients have the encoder that is evaluated.
         local_step: returns a client's step and what the server sees of it, for inversion; or None.
@@ -100,6 +101,7 @@ class Subject:
     members: Tensor | None = None
     projector: nn.Module | None = None
     client_names: Sequence[str] = ()
+    trained: Collection[str] | None = None
     own_features: Mapping[str, Callable[[], Features]] | None = None
     save_arrays: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
     on_progress: Progress = ignore

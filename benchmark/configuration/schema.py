@@ -62,8 +62,7 @@ class FederationConfig:
     dropout: float = key(0.0, within="a probability in [0, 1)")
     """Probability, in [0, 1), that a drawn client never replies."""
     deadline: float | None = key(None, within="a number above 0; 1 is the median client's visit")
-    """Longest visit of a client that replies, over the median client's; each client has a speed of its own, drawn once.
-    None: the server waits for all."""
+    """Longest visit of a client that replies, over the median's; a client's speed is drawn once. None: no limit."""
     batch_norm: str = key("average", choices=("average", "local", "recalibrate"), hashed=True)
     """Running statistics: average | local | recalibrate."""
     encoders: dict[str, Any] = key({})
@@ -89,8 +88,7 @@ class PrivacyConfig:
     clip: float | None = key(None, within="the largest norm of a client's update, a number above 0")
     """The largest norm of a client's update, above 0."""
     clipping: str = key("flat", choices=("flat", "layers", "adaptive"))
-    """What clip bounds: flat: the norm of an update | layers: those of its tensors together | adaptive: it follows the
-    clients."""
+    """What clip bounds: flat: an update's norm | layers: those of its tensors together | adaptive: follows clients."""
     quantile: float = key(0.5, within="a number in (0, 1)")
     """Share, in (0, 1), of the clients whose updates an adaptive clip leaves as they are."""
     noise_multiplier: float | None = key(None, within="the noise's deviation over privacy.clip, at least 0")
@@ -132,8 +130,7 @@ class TrainingConfig:
     """joint: all views of a batch pass the networks together | separate: one after the other, so that BatchNorm
     normalises each by itself."""
     precision: str = key("32-true", choices=("32-true", "tf32", "bf16-mixed", "64-true"), hashed=True)
-    """32-true, on a GPU too | tf32: the same with a GPU's shorter products in matrices and convolutions | bf16-mixed |
-    64-true."""
+    """32-true, on a GPU too | tf32: a GPU's shorter products in matrices and convolutions | bf16-mixed | 64-true."""
     channels_last: bool = key(False, hashed=True)
     """Memory format of images and weights."""
 
@@ -174,7 +171,7 @@ class PartitionKeys:
     """How the training images are divided among clients."""
 
     name: str | None = key()
-    """A rule, iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks | folders | file."""
+    """A rule, such as iid or dirichlet, folders or file: docs/reference/clients.md has them all."""
     clients: Any = key()
     """The number of clients."""
     alpha: Any = key()
@@ -183,6 +180,10 @@ class PartitionKeys:
     """The part of its images that each client has."""
     min_size: Any = key()
     """The fewest images of a client; natural ones of fewer are left out."""
+    held_out: Any = key()
+    """Clients of the data that nobody trains on: a share of them, drawn, or a list of names."""
+    shift: Any = key()
+    """Transforms of images by group of clients, in turn: none | invert | rotate-DEGREES | blur-PIXELS."""
     class_: str | None = key()
     """In place of a rule, an import path of a function of labels, and its arguments."""
     path: str | None = key()
@@ -262,8 +263,7 @@ class OptimizerKeys:
     """An optimiser."""
 
     decay_norms_and_biases: Any = key(True)
-    """Whether its weight decay also shrinks parameters of fewer than two dimensions: biases, and those of normalisation
-    layers."""
+    """Whether its weight decay also shrinks parameters below two dimensions: biases and those of normalisation."""
 
 
 @dataclass

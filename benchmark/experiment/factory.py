@@ -27,7 +27,7 @@ from benchmark.execution.base import LocalTrainingConfig
 from benchmark.execution.cuda_graphs import CudaGraphs
 from benchmark.execution.parallel import ParallelExecutor
 from benchmark.execution.sequential import SequentialExecutor, check_skip
-from benchmark.experiment.data import partition_data
+from benchmark.experiment.data import partition_data, with_shift
 from benchmark.experiment.encoder import build as build_encoder
 from benchmark.federation.compression import Compression
 from benchmark.federation.participation import Participation
@@ -198,6 +198,7 @@ def data(
     other: see `partition_data`.
     """
     held, public = partition_data(config, images, built.uses_public_images, other)
+    images, held = with_shift(config, images, held)
     largest, size = max(map(len, held.parts)), config.training.batch_size
     if built.objective.contrastive and size > largest > 1:
         raise ConfigError(
@@ -211,6 +212,7 @@ def data(
         recipe(config, images),
         names=held.names,
         notes=held.notes,
+        held_out=held.held_out,
         batch_size=size,
         view_names=built.views(next(iter(built.plan(0)), built.phase)),
         labels=built.objective.labels,

@@ -23,7 +23,7 @@ from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import CLIENTS, ClientLog, EarlyRecord, RoundLog
 from benchmark.tracking.checkout import commit
-from benchmark.tracking.clients import by_client
+from benchmark.tracking.clients import by_client, write_served
 from benchmark.tracking.loggers import RunLogger, close, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import (
@@ -148,6 +148,8 @@ class Run:
                 if replaces := file.exists():  # a failing figure must not lose new scores
                     store.write(file, evaluated.record)
                 clients = by_client([evaluated.record])
+                if (named := self.evaluator.images.test.clients) is not None:
+                    write_served(self.folder / "by-client.csv", self.scoring.arrays, sorted(set(named.tolist())))
                 figures = plots.of_run(self.loop.history, self.data, self.scoring.arrays, self.name, clients)
                 close(logger, evaluated.record, plots.save(figures, self.folder / "figures"))
                 if not replaces:

@@ -77,7 +77,11 @@ def _activity(row: Row) -> str:
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "rank": rank_of,
     "row": row_name,
-    **{heading: partial(_score, key=key, decimals=decimals) for key, (heading, decimals) in SCORES["board"].items()},
+    **{
+        heading: partial(_score, key=key, decimals=decimals)
+        for group in ("board", "clients")
+        for key, (heading, decimals) in SCORES[group].items()
+    },
     "bytes up": lambda row: in_bytes(row.bytes_up),
     "bytes down": lambda row: in_bytes(row.bytes_down),
     "client seconds": lambda row: three_digits(row.client_seconds),
@@ -86,10 +90,12 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     EPSILON: lambda row: MISSING if row.epsilon is None else f"{three_digits(row.epsilon)} ({', '.join(row.covers)})",
     ACTIVITY: _activity,
 }
-"""Heading -> a row's text; epsilon and activity only where a row has any, images only where a server trains too."""
+"""Heading -> a row's text; epsilon, activity and scores by client only where a row has any, images only where a server
+trains too."""
 _TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
-_PAGE = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", IMAGES, "seeds", EPSILON, ACTIVITY)
+_CLIENTS = tuple(heading for heading, _ in SCORES["clients"].values())
+_PAGE = ("rank", "row", "linear (%)", "kNN (%)", *_CLIENTS, "bytes up", IMAGES, "seeds", EPSILON, ACTIVITY)
 """Those of the page; the site has all."""
 _PROBES, _LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
 """Scores with labels, and the ones that stand in their places where no row has any of them."""
@@ -99,6 +105,7 @@ def _columns_of(rows: Iterable[Row]) -> list[str]:
     """The headings of a board."""
     rows = list(rows)
     shown = {EPSILON: any(row.epsilon is not None for row in rows), IMAGES: any(row.server_images != 0 for row in rows)}
+    shown |= {heading: any(key in row.cells for row in rows) for key, (heading, _) in SCORES["clients"].items()}
     shown[ACTIVITY] = any(row.activity for row in rows)
     return [column for column in COLUMNS if shown.get(column, True)]
 

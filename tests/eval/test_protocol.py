@@ -54,6 +54,7 @@ PINNED = {
     "linear-flesd/v1": FLESD | {"crop": ((0.08, 1.0), (3 / 4, 4 / 3), 0.5, "bilinear")},
     "clients/v1": ADAM,
     "clients/v2": ADAM,
+    "by-client/v1": ADAM,
     "knn/v1": {"k": 200, "temperature": 0.1},
     "knn-by-k/v1": {"ks": (10, 20, 100, 200), "temperature": 0.1},
     "projected/v1": ADAM | {"k": 200, "temperature": 0.1, "max_points": 10_000},

@@ -22,7 +22,7 @@ SLOW = ("rounds", "epochs", "steps", "max_epochs", "examples", "widths", "size",
 ELSEWHERE = ("output", "root", "cache", "devices", "nodes", "logger", "compile", "download", "executor")
 """Last words of keys that have tests of their own: where files go, and what starts processes or a compiler."""
 KEYS_OF_CLASSES = {
-    "partition": "name clients alpha seed share min_size classes_per_client",
+    "partition": "name clients alpha seed share held_out shift min_size classes_per_client",
     "encoder": "class widths strides norm",
     "objective": "class name temperature momentum dim",
     "method": "class addons mu name",

@@ -56,7 +56,7 @@ def test_all_are_the_short_ones_and_papers_the_long_ones():
     assert replaced == {"clients/v1"}
     assert set(everything) | set(papers) == {*PROTOCOLS, "transfer-digits/v1"} - replaced
     assert not set(everything) & set(papers)
-    few = {"drift/v1", "clients/v2", "membership/v1", "transfer-digits/v1"}
+    few = {"drift/v1", "by-client/v1", "clients/v2", "membership/v1", "transfer-digits/v1"}
     assert set(everything) - set(expanded(["all"], "digits", {"projector"})) == few
     inputs = {"local_models", "members", "test_clients"}
     assert set(everything) - set(expanded(["all"], "cifar10", inputs)) == {"projected/v1"}

@@ -73,6 +73,17 @@ def test_epsilon_has_a_column_where_a_row_has_spent_any():
     assert "../docs" not in away
 
 
+def test_scores_by_client_have_columns_where_a_row_has_any():
+    assert "worst tenth" not in markdown(RECORDS)
+    scores = {"accuracy": 61.0, "accuracy_worst_tenth": 42.0, "gini": 0.1234, "accuracy_unseen": 57.0}
+    page = markdown(
+        [*RECORDS, record("ssd", 7, 50.0, scores={"by-client/v1": scores, "linear/v1": {"accuracy": 50.0}})]
+    )
+    (head,) = {line for line in page.splitlines() if "| worst tenth (%) |" in line}
+    assert "| by client (%) | worst tenth (%) | Gini | unseen clients (%) | bytes up" in head
+    assert "| 61.0 | 42.0 | 0.123 | 57.0 |" in page
+
+
 def test_activity_has_a_column_and_a_row_that_hardly_acts_is_no_evidence():
     assert "activity" not in markdown(RECORDS)
     rows = {"fedavg-simclr": [50.0, 50.0, 53.0], "fedprox": [56.0, 58.0, 57.0], "fedx": [66.0, 68.0, 67.0]}
