@@ -6,8 +6,8 @@ from statistics import fmean
 
 from omegaconf import DictConfig
 
-from benchmark.audit.privacy_sheet import dry_loop
 from benchmark.configuration.compose import compose
+from benchmark.experiment.dry import dry_loop
 from leaderboards.papers.computed import Printed, computation
 from leaderboards.papers.tables import Published
 from methods import networks, trees
