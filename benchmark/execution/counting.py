@@ -11,11 +11,9 @@ of its kernel, as oneDNN makes them; other workspaces of kernels, and torch itse
 
 import copy
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
@@ -61,7 +59,7 @@ def count(method: FederatedMethod, work: Work, inputs: Any) -> Count:
             kept[place] = tensor.untyped_storage().nbytes()
         return tensor.detach()
 
-    with _plain_attention(), mode, live, flops, saved_tensors_hooks(keep, lambda tensor: tensor):
+    with mode, live, flops, saved_tensors_hooks(keep, lambda tensor: tensor):
         work(faked, given)
     gradients = sum(each.grad.nbytes for each in faked.parameters() if each.grad is not None)
     peak = live.peak + sum(each.nbytes for each in brought)
@@ -70,9 +68,9 @@ def count(method: FederatedMethod, work: Work, inputs: Any) -> Count:
 
 def operations(work: Callable[[], Any]) -> tuple[Any, int]:
     """The result of real work, and its operations."""
-    with _plain_attention(), FlopCounterMode(display=False) as flops:
+    with FlopCounterMode(display=False) as flops:
         result = work()
-    return result, int(flops.get_total_flops())
+    return result, flops.get_total_flops()
 
 
 def tensors_of(method: FederatedMethod) -> list[Tensor]:
@@ -117,14 +115,3 @@ class LiveBytes(TorchDispatchMode):
 
     def _drop(self, place: int) -> None:
         self.live -= self.sizes.pop(place)
-
-
-@contextmanager
-def _plain_attention() -> Iterator[None]:
-    """Without torch's fused transformer layer in eval mode, whose operations the counter does not know."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
