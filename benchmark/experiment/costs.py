@@ -4,7 +4,8 @@ A client of the mean size takes part in the rounds that differ, as for the priva
 counted for each size of its batches (`execution.counting`), and taken as often as a visit makes it. So the count takes
 seconds, touches nothing of a run and depends on nothing but its config and the sizes of its clients.
 
-The suite's own measurements, such as the share of the gradient at one client a round, are no work of a client's.
+Noise, masks and compression on a reply are left out, and so are the suite's own measurements, such as the share of the
+gradient at one client a round.
 """
 
 from collections import Counter
@@ -16,19 +17,17 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments import LightningEnvironment
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from benchmark.configuration.compose import merge
+from benchmark.configuration.schema import CompressionConfig, PrivacyConfig
 from benchmark.execution.base import PendingVisit, VisitResult
 from benchmark.execution.counting import Count, Work, count, operations, tensors_of
+from benchmark.experiment import factory
 from benchmark.experiment.dry import CLASSES, IMAGES, SHAPE, DryRunExecutor, dry_loop
 from benchmark.federation.callbacks import Callback
 from benchmark.federation.loop import FederatedLoop
 from methods import trees
 from methods.base import FederatedMethod, Objective, Phase, Visit
-
-PLAIN = ("privacy.mechanism=none", "privacy.secure_aggregation=false", "privacy.clip=null", "compression.name=none")
-"""What replies pass on their way is the suite's work, and one client alone could not do all of it."""
 
 
 @dataclass(frozen=True)
@@ -181,15 +180,21 @@ class _Kept(Callback):
 
 
 def costs(
-    config: DictConfig, images: int = IMAGES, shape: tuple[int, ...] = SHAPE, classes: int = CLASSES
+    config: DictConfig,
+    images: int = IMAGES,
+    shape: tuple[int, ...] = SHAPE,
+    classes: int = CLASSES,
+    public: int | None = None,
 ) -> dict[str, Any]:
-    """What a client of so many images pays, as a record has it: see `leaderboards.schema`.
+    """What a client of so many images pays, as a record has it: see `leaderboards.schema`; empty without rounds.
 
-    shape: of an image. classes: of the labels.
+    shape, classes, public: see `dry_loop`.
     """
+    config = OmegaConf.merge(config, {"privacy": PrivacyConfig(), "compression": CompressionConfig()})  # type: ignore
+    factory.quieten_lightning()
     plain = Fabric(accelerator="cpu", devices=1, precision=_precision(config), plugins=[LightningEnvironment()])
-    size = {"images": images, "shape": shape, "classes": classes}
-    with dry_loop(merge(config, PLAIN), CountingExecutor, **size, fabric=plain) as loop:
+    size: dict[str, Any] = {"images": images, "shape": shape, "classes": classes, "public": public}
+    with dry_loop(config, CountingExecutor, **size, fabric=plain) as loop:
         executor, kept = loop.executor, _Kept()
         assert isinstance(executor, CountingExecutor)
         executor.visits, loop.callbacks = {}, [kept]

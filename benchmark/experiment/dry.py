@@ -87,11 +87,13 @@ def dry_loop(
     images: int = IMAGES,
     shape: tuple[int, ...] = SHAPE,
     classes: int = CLASSES,
+    public: int | None = None,
     fabric: Fabric | None = None,
 ) -> Iterator[FederatedLoop]:
     """A loop at its first round, of one client of so many images; its messages have the bytes of a run's.
 
-    shape: of an image. fabric: None: that of the config, on one CPU.
+    shape: of an image. classes: of the labels. public: images of the public set; None: as many. fabric: None: that of
+    the config, on one CPU.
     """
     config.accelerator = "cpu"
     pixels = np.random.default_rng(0).integers(0, 256, (images, *shape), dtype=np.uint8)
@@ -103,7 +105,8 @@ def dry_loop(
         source,
         [everything],
         recipe,
-        public=everything,
+        public=np.arange(public or images),
+        public_images=None if public is None else np.resize(pixels, (public, *shape)),
         channels_last=config.training.channels_last,
         dtype=method.dtype,
         drop_last=config.training.drop_last,

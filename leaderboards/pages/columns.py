@@ -25,6 +25,7 @@ MEAN_ENCODER, WORST_ENCODER = "mean ", ", worst "
 """Before the mean accuracy of a row with several encoders, and before that of the worst of them."""
 ENCODERS_WORDS = "*mean* and *worst* are over the encoders that a run leaves, one a client or one an architecture."
 EPSILON, IMAGES, ACTIVITY = "epsilon", "images: clients + server", "activity"
+FLOPS, MEMORY = "GFLOP of a client, a round", "memory of a client"
 IDLE = "∅"
 """Marks a row whose own idea hardly acts."""
 
@@ -81,15 +82,18 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "bytes up": lambda row: in_bytes(row.bytes_up),
     "bytes down": lambda row: in_bytes(row.bytes_down),
     "client seconds": lambda row: three_digits(row.client_seconds),
+    FLOPS: lambda row: MISSING if row.flops is None else three_digits(row.flops / 1e9),
+    MEMORY: lambda row: MISSING if row.memory is None else in_bytes(row.memory),
     IMAGES: _images,
     "seeds": lambda row: str(len(row.seeds)),
     EPSILON: lambda row: MISSING if row.epsilon is None else f"{three_digits(row.epsilon)} ({', '.join(row.covers)})",
     ACTIVITY: _activity,
 }
-"""Heading -> a row's text; epsilon and activity only where a row has any, images only where a server trains too."""
+"""Heading -> a row's text; epsilon, activity, GFLOP and memory only where a row has any, images only where a server
+trains too."""
 _TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
-_PAGE = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", IMAGES, "seeds", EPSILON, ACTIVITY)
+_PAGE = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", FLOPS, MEMORY, IMAGES, "seeds", EPSILON, ACTIVITY)
 """Those of the page; the site has all."""
 _PROBES, _LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
 """Scores with labels, and the ones that stand in their places where no row has any of them."""
@@ -99,6 +103,7 @@ def _columns_of(rows: Iterable[Row]) -> list[str]:
     """The headings of a board."""
     rows = list(rows)
     shown = {EPSILON: any(row.epsilon is not None for row in rows), IMAGES: any(row.server_images != 0 for row in rows)}
+    shown |= {FLOPS: any(row.flops is not None for row in rows), MEMORY: any(row.memory is not None for row in rows)}
     shown[ACTIVITY] = any(row.activity for row in rows)
     return [column for column in COLUMNS if shown.get(column, True)]
 
