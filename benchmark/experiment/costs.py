@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from lightning.fabric import Fabric
@@ -44,6 +44,14 @@ class VisitCost:
     gradients: int = 0
     optimizer: int = 0
     activations: int = 0
+
+
+class RoundCost(NamedTuple):
+    """What a round takes: its phases, and the bytes of its messages."""
+
+    phases: Mapping[str, VisitCost]
+    up: int
+    down: int
 
 
 class CountingExecutor(DryRunExecutor):
@@ -186,7 +194,7 @@ def costs(
     classes: int = CLASSES,
     public: int | None = None,
 ) -> dict[str, Any]:
-    """What a client of so many images pays, as a record has it: see `leaderboards.schema`; empty without rounds.
+    """What a client of so many images pays: `summary`, and the bytes that it keeps; empty without rounds.
 
     shape, classes, public: see `dry_loop`.
     """
@@ -200,11 +208,12 @@ def costs(
         executor.visits, loop.callbacks = {}, [kept]
         plans = [loop.plan(round) for round in range(loop.rounds)]
 
-        def of(round: int) -> dict[str, VisitCost]:
+        def of(round: int) -> RoundCost:
             if round not in executor.visits:
                 executor.visits[round] = {}
                 loop.run_round(round)
-            return executor.visits[round]
+            up, down = (sum(loop.ledger.total(way, round).values()) for way in ("up", "down"))
+            return RoundCost(executor.visits[round], up, down)
 
         rounds = [found for alike in groups(plans) for found in filled(alike, of)]
     return summary(rounds, images) | {"kept": kept.nbytes} if rounds else {}
@@ -239,8 +248,9 @@ def filled(rounds: Sequence[int], of: Any) -> list[Any]:
     return filled(rounds[: middle + 1], of)[:-1] + filled(rounds[middle:], of)
 
 
-def summary(rounds: Sequence[Mapping[str, VisitCost]], images: int) -> dict[str, Any]:
-    """The fields of a record, from the cost of every phase of every round."""
+def summary(costs: Sequence[RoundCost], images: int) -> dict[str, Any]:
+    """The fields of a record from the cost of every round; further `up` and `down`, the mean bytes of a round."""
+    rounds = [each.phases for each in costs]
     visits = [cost for phases in rounds for cost in phases.values()]
     highest = max(visits, key=lambda cost: cost.memory, default=VisitCost(0, 0, 0))
     each = [sum(cost.flops for cost in phases.values()) for phases in rounds]
@@ -256,4 +266,6 @@ def summary(rounds: Sequence[Mapping[str, VisitCost]], images: int) -> dict[str,
             for name, found in of_phase.items()
         },
         "images": images,
+        "up": fmean(each.up for each in costs),
+        "down": fmean(each.down for each in costs),
     }

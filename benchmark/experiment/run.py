@@ -104,7 +104,8 @@ class Run:
         """What a client of the mean size pays."""
         source, public = self.data.source, self.data.public
         size = round(self.data.examples / len(self.data.parts)), source.train.images.shape[1:], len(source.classes)
-        return costs(self.config, *size, None if public is None else len(public))
+        found = costs(self.config, *size, None if public is None else len(public))
+        return {key: value for key, value in found.items() if key not in ("up", "down")}  # the ledger has the clients'
 
     def _described(self) -> list[str]:
         """What the data are, in lines, for a user to see whether they are what they were meant to be."""
