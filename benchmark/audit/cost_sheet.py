@@ -13,6 +13,8 @@ from methods.base import MethodError
 
 ENCODERS = {"ResNet-18": "methods.networks.resnet18", "ViT-Tiny": "methods.networks.vit_tiny"}
 FILE = Path("leaderboards") / SHEET
+IDLE = {"untrained"}
+"""Shipped methods whose clients do no work."""
 IMAGES = 50_000
 """Images of CIFAR-10, of which the clients of a scenario have equal shares."""
 
@@ -50,12 +52,14 @@ def line(name: str, encoder: str, overrides: Sequence[str]) -> Line:
 
 
 def record(names: Iterable[str], display: Display, overrides: Sequence[str] = ()) -> list[Line]:
-    """The lines of several methods; of those that do no local work none."""
+    """The lines of several methods."""
     display.begin("cost sheet")
     lines = list[Line]()
     for name in names:
+        if name in IDLE:
+            continue
         with display.during(name):
-            lines += [each for each in lines_of(name, overrides) if each.flops]
+            lines += lines_of(name, overrides)
     return lines
 
 
