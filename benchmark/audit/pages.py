@@ -1,8 +1,8 @@
 """What follows from the shipped methods, objectives and data sets, written into pages and data: `make pages`.
 
 A method's and an objective's facts are its class's and those of its config's head (`files.facts`). Lists of them are
-written anew; golden numbers and lines of the privacy and the cost sheet are measured where they are missing, and left as they are
-where not (`regress capture=true`, `make privacy`, `make costs` measure all).
+written anew; golden numbers and lines of the privacy and the cost sheet are measured where they are missing, and left
+as they are where not (`regress capture=true`, `make privacy`, `make costs` measure all).
 """
 
 import json

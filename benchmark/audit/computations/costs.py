@@ -15,10 +15,7 @@ from methods.maths import equal_clusters
 
 STEP = 64
 """Images of one step: ratios of operations do not depend on more of them."""
-STAGED = {
-    "LW-FedSSL": ("lwfedssl", "method.alignment=0", "method.calibration_epochs=0"),
-    "Prog-FedSSL": ("progfedssl",),
-}
+STAGED = {"LW-FedSSL": ("lwfedssl", "method.alignment=0"), "Prog-FedSSL": ("progfedssl",)}
 ROTATED = ((), ("objective.rotation_weight=0",))
 BATCH, WIDTH = 16, 512
 """Of Orchestra's clients, and of their embeddings."""
