@@ -79,7 +79,8 @@ def table(lines: Iterable[Line]) -> Table:
 
 def cells(line: Line) -> tuple[str, ...]:
     """A line as text, by column."""
-    most = f" (at most {three_digits(line.flops_most / 1e9)})" if line.flops_most > line.flops else ""
+    mean, most = (three_digits(each / 1e9) for each in (line.flops, line.flops_most))
     sizes = (line.memory, line.weights, line.gradients, line.optimizer, line.activations, line.kept, line.up, line.down)
-    numbers = (f"{line.images:,}", f"{line.batch:,}", f"{three_digits(line.flops / 1e9)}{most}", *map(in_bytes, sizes))
-    return (labelled(line.name, line.name), line.encoder, line.scenario, *numbers)
+    flops = mean if mean == most else f"{mean} (at most {most})"
+    counts = (f"{line.images:,}", f"{line.batch:,}")
+    return (labelled(line.name, line.name), line.encoder, line.scenario, *counts, flops, *map(in_bytes, sizes))
