@@ -12,11 +12,13 @@ of its kernel, as oneDNN makes them; other workspaces of kernels, and torch itse
 import copy
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
@@ -43,15 +45,28 @@ class Count(NamedTuple):
 def count(method: FederatedMethod, work: Work, inputs: Any) -> Count:
     """What `work(method, inputs)` takes; the method and the inputs stay as they are.
 
-    inputs: nested tensors, of the size that is asked about. The work must not branch on values, as no step does.
+    inputs: nested tensors, of the size that is asked about. Work that branches on values, as no step does, is done.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    own = tensors_of(method)
-    fakes = {id(tensor): mode.from_tensor(tensor) for tensor in own}
-    faked = copy.deepcopy(method, dict(fakes))  # a copy whose tensors are those of `fakes`
-    given = tree_map_only(Tensor, mode.from_tensor, inputs)
+    try:
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        return _count(method, work, inputs, mode.from_tensor, mode)
+    except (DataDependentOutputException, DynamicOutputShapeException):
+        return _count(method, work, inputs, lambda tensor: tensor.detach().clone(), nullcontext())
+
+
+def _count(
+    method: FederatedMethod,
+    work: Work,
+    inputs: Any,
+    copied: Callable[[Tensor], Tensor],
+    mode: AbstractContextManager[Any],
+) -> Count:
+    """Does the work on a copy. copied: makes that of a tensor."""
+    own = {id(tensor): _copy_of(tensor, copied) for tensor in tensors_of(method)}
+    twin = copy.deepcopy(method, dict(own))  # its tensors are those of `own`
+    given = tree_map_only(Tensor, copied, inputs)
     brought = [each for each in tree_leaves(given) if isinstance(each, Tensor)]
-    live, flops = LiveBytes([*fakes.values(), *brought]), FlopCounterMode(display=False)
+    live, flops = LiveBytes([*own.values(), *brought]), FlopCounterMode(display=False)
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -60,10 +75,18 @@ def count(method: FederatedMethod, work: Work, inputs: Any) -> Count:
         return tensor.detach()
 
     with mode, live, flops, saved_tensors_hooks(keep, lambda tensor: tensor):
-        work(faked, given)
-    gradients = sum(each.grad.nbytes for each in faked.parameters() if each.grad is not None)
+        work(twin, given)
+    gradients = sum(each.grad.nbytes for each in twin.parameters() if each.grad is not None)
     peak = live.peak + sum(each.nbytes for each in brought)
     return Count(int(flops.get_total_flops()), peak, sum(kept.values()), gradients)
+
+
+def _copy_of(tensor: Tensor, copied: Callable[[Tensor], Tensor]) -> Tensor:
+    """A copy that is a parameter where the tensor is one."""
+    made = copied(tensor)
+    if isinstance(tensor, Parameter) and not isinstance(made, Parameter):
+        return Parameter(made, tensor.requires_grad)
+    return made
 
 
 def operations(work: Callable[[], Any]) -> tuple[Any, int]:

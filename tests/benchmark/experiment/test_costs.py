@@ -76,9 +76,9 @@ METHODS = [
     ("fedavg", "training.epochs=2", "objective=protocl"),
     ("fedsc",),
     ("lwfedssl", "method.calibration_epochs=0"),
-    ("orchestra",),
 ]
 OTHERS = [
+    ("orchestra", "objective.bank=16"),
     ("fedavg", "objective=moco", "training.views=separate"),
     ("flesd", "training.precision=bf16-mixed"),
     *((name,) for name in ("calibre", "fedca", "fedema", "fedu2", "fedx", "flesd", "scaffold", "ssd")),
@@ -103,17 +103,24 @@ def test_a_planted_fault_is_found(fault, monkeypatch):
         check("fedavg")
 
 
-def test_the_parts_of_the_memory_are_counted_by_hand():
-    config = config_of("scaffold", "optimizer.class=torch.optim.Adam", "optimizer.lr=0.001", "~optimizer.momentum")
+@pytest.mark.parametrize(
+    ("words", "more", "moments"),
+    [
+        (("scaffold",), 3, 1),  # c, the client's own, and where the visit has started
+        (("fedavg", "optimizer.class=torch.optim.Adam", "optimizer.lr=0.001"), 0, 2),
+    ],
+)
+def test_the_parts_of_the_memory_are_counted_by_hand(words, more, moments):
+    config = config_of(*words)
     with dry_loop(config, **SIZE) as loop:
         method = loop.method
         held = sum(each.nbytes for each in (*method.parameters(), *method.buffers()))
-        trained = sum(each.nbytes for each in method.parameters())
+        trained, tensors = sum(each.nbytes for each in method.parameters()), len(list(method.parameters()))
     found = costs(config, **SIZE)
-    parts, tensors = found["parts"], len(list(method.parameters()))
-    assert parts["weights"] == held + 3 * trained  # with c, its own c_k, and where the visit has started
-    assert (parts["gradients"], parts["optimizer"]) == (trained, 2 * trained + 4 * tensors)
-    assert found["kept"] == trained
+    parts = found["parts"]
+    assert (parts["weights"], parts["gradients"]) == (held + more * trained, trained)
+    assert parts["optimizer"] == moments * trained + (4 * tensors if moments == 2 else 0)  # Adam counts its steps
+    assert found["kept"] == (trained if more else 0)
     assert parts["weights"] + parts["optimizer"] + parts["activations"] < found["memory"]
 
 
