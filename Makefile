@@ -24,7 +24,7 @@ DOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 WORKERS = --numprocesses auto --maxprocesses 8 --dist worksteal
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS)
 
-.PHONY: help install benchmark test quick long mutants check pages docs tutorials fuzz rehearse soak ranks scenarios parity parity-libraries computed regress board site publish privacy campaign bench gpu clean
+.PHONY: help install benchmark test quick long mutants check pages docs tutorials fuzz rehearse soak ranks scenarios parity parity-libraries computed regress board site publish privacy costs campaign bench gpu clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,9 @@ publish: install  ## the records as a Weights & Biases dashboard, offline first
 
 privacy: install  ## write what leaves a client under every method into docs/reference/privacy-sheet.md
 	$(BIN)/python -m benchmark privacy
+
+costs: install  ## count what a client pays under every method into docs/reference/cost-sheet.md: half an hour
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark costs
 
 campaign: install  ## run CAMPAIGN=ssd-main for MINUTES=30, resumed by the next call (docs/how-to/campaigns.md)
 	$(BIN)/python -m benchmark campaign $(CAMPAIGN) data.root=$(DATA) devices=$(DEVICES) \

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from leaderboards import choices, error_rates, store
 from leaderboards.markdown import MISSING, replace_between, rewrite
-from leaderboards.pages import board, fairness, methods, parity, privacy, reproduction, site, studies
+from leaderboards.pages import board, costs, fairness, methods, parity, privacy, reproduction, site, studies
 from leaderboards.papers import computed, tables, verdicts
 from leaderboards.schema import Record, RecordError, is_number
 
@@ -61,6 +61,8 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
             rewrite(docs / "explanation" / "fairness.md", filled)
         if sheet is not None:
             rewrite(docs / "reference" / "privacy-sheet.md", partial(privacy.filled, sheet=sheet))
+        if (counted := folder / costs.SHEET).exists():
+            rewrite(docs / "reference" / "cost-sheet.md", partial(costs.filled, sheet=costs.read(counted)))
         if compared is not None:
             rewrite(docs / "reference" / "parity.md", partial(parity.filled, parity=compared, records=records))
     board.write(records, folder, current, sheet, linked=docs is not None)

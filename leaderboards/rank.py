@@ -66,6 +66,7 @@ class Row:
     floor: the row of the untrained encoder of its architecture, or else the floor. below:
         the accuracies of `cells` whose mean, over the seeds that both have, is below that row's.
     activity: name -> Activity; idle: whether it has any and all are below their bounds.
+    flops, memory: operations of a client in a round, and bytes at most at once; None where no seed has them counted.
     clients: that hold the images. unranked: why the row has no rank whatever its seeds: "control" or "one client".
     rank: the best and the worst place that the seeds allow; None for a row that is not ranked. better, worse: the
         ranked rows that are better and worse than this one, in order of the board.
@@ -101,6 +102,8 @@ class Row:
     worse: tuple[str, ...] = ()
     activity: Mapping[str, Activity] = field(default_factory=dict)
     idle: bool = False
+    flops: float | None = None
+    memory: float | None = None
 
 
 def finished(record: Record) -> bool:
@@ -290,6 +293,10 @@ def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) ->
     def per_visit(totals: Iterable[float]) -> float | None:
         return math.fsum(totals) / visits if visits else None
 
+    def counted(key: str) -> float | None:
+        found = [record["costs"][key] for record in group if record.get("costs")]
+        return fmean(found) if found else None
+
     def traffic(direction: str) -> float | None:
         if first["federation"]["clients"] == 1:
             return None
@@ -318,5 +325,7 @@ def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) ->
         clients=first["federation"]["clients"],
         encoders=max(map(count, group)),
         activity=activity,
+        flops=counted("flops"),
+        memory=counted("memory"),
         idle=bool(activity) and all(each.mean < each.bound for each in activity.values()),
     )

@@ -166,6 +166,20 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         "How much the method's own idea moved something, by the name in a round's `notes`; missing for a method that "
         "adds nothing to FedAvg.",
     ),
+    "costs": _field(
+        NotRequired[
+            _object(
+                flops=_field(Number, "Operations of a client in a round: all its visits, mean over rounds."),
+                flops_most=_field(Number, "The same of the round that has most."),
+                memory=_field(Count, "Bytes at a client at most at once: networks, optimiser, a step's tensors."),
+                parts=_field(dict[str, Count], "The largest parts of these bytes; gradients and activations overlap."),
+                phases=_field(dict[str, dict[str, Number]], "By phase: operations and memory of a visit."),
+                kept=_field(Count, "Bytes that stay with the client between rounds."),
+                images=_field(Count, "Images of the client that was counted: the mean of all."),
+            )
+        ],
+        "What a client pays, counted before the first round; only with `costs=true`.",
+    ),
     "seconds": _field(
         _object(
             wall=_field(Number, "Training, by the clock."),

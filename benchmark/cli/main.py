@@ -44,6 +44,7 @@ EXAMPLES = """examples:
   python -m benchmark regress                               whether any number moved, and which
   python -m benchmark parity tests/parity/ssd.json          whether a method computes what its authors' code does
   python -m benchmark privacy fedsc method.sigma=0.01       what leaves a client; without a name, of all, into the pages
+  python -m benchmark costs fedx training.batch_size=64     what a client pays; without a name, of all, into the page
   python -m benchmark cite ssd align_uniform                BibTeX of a method, an objective and the suite
   python -m benchmark data typefaces                        a data set by typeface, built from npm; or icons
   python -m benchmark new method mymethod                   files of a method that works, with its test, to be changed
@@ -88,6 +89,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "regress": (reports.regress, "[table=FILE] | capture=true"),
     "parity": (reports.parity, "FILE... [accelerator=cpu|cuda]"),
     "privacy": (reports.privacy, "[METHOD ... [key=value ...]]"),
+    "costs": (reports.costs, "[METHOD ... [key=value ...]]"),
     "cite": (reports.cite, reports.CITE),
     "data": (data.data, data.DATA),
     "new": (new.new, new.NEW),

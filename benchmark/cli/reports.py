@@ -1,4 +1,4 @@
-"""Commands that make no run: board, compare, cite, privacy, publish, regress, parity, list."""
+"""Commands that make no run: board, compare, cite, privacy, costs, publish, regress, parity, list."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -183,6 +183,30 @@ def privacy(words: list[str], session: Session) -> None:
     generate.write(store.collect(folder / "results"), folder, Path("docs"))
     pages = f"{folder / privacy.SHEET}, {folder / 'README.md'} and {guide}"
     session.console.print(f"{count(len(methods), 'method')} in {pages}", highlight=False)
+
+
+def costs(words: list[str], session: Session) -> None:
+    """Count what a client pays under some methods; without a name under all, for docs/reference/cost-sheet.md."""
+    from benchmark.audit import cost_sheet
+    from benchmark.runtime import enable_garbage_collection
+    from leaderboards import generate, store
+    from leaderboards.pages.costs import table
+
+    names, overrides = split(words)
+    folder, page = Path("leaderboards"), Path("docs", "reference", "cost-sheet.md")
+    if overrides and not names:
+        raise ConfigError(f"of which method? usage: python -m benchmark costs METHOD {' '.join(overrides)}")
+    if not names and not page.is_file():
+        raise ConfigError(f"no {page} to write the sheet into: run this from a checkout, or name a method")
+    enable_garbage_collection()
+    with session.display() as display:
+        lines = cost_sheet.record(names or available("method"), display, overrides)
+    if names:
+        session.console.print(table(lines))
+        return
+    cost_sheet.write(lines)
+    generate.write(store.collect(folder / "results"), folder, Path("docs"))
+    session.console.print(f"{count(len(lines), 'line')} in {folder / cost_sheet.SHEET} and {page}", highlight=False)
 
 
 def publish(words: list[str], session: Session) -> None:

@@ -311,6 +311,8 @@ class Config:
     """wandb (offline unless logged in) | csv."""
     log_clients: bool = key(False, part=EXECUTION)
     """Write `clients.jsonl`, a line for each visit of a client: loss, images, seconds, and norm of its update."""
+    costs: bool = key(False, part=EXECUTION)
+    """Count a client's operations and memory before the first round, see docs/reference/cost-sheet.md; some seconds."""
     devices: Any = key("auto", part=EXECUTION)
     """Ranks on a machine, one a GPU or a CPU core or several; auto: as docs/how-to/clusters.md says."""
     nodes: int | None = key(None, minimum=1, part=EXECUTION)
@@ -329,11 +331,9 @@ class Config:
     lanes: int = key(4, minimum=1, part=EXECUTION)
     """Clients at once, side by side."""
     deterministic: bool = key(False, part=EXECUTION)
-    """The same bits in every run on one kind of GPU, by slower operations, and one by one unless executor is given; on
-    a CPU they always are."""
+    """The same bits in every run on one kind of GPU, as on a CPU: slower, and one by one unless executor is given."""
     minutes: float | None = key(None, minimum=0, part=EXECUTION)
-    """Time for the command: no round begins that would not end by then, by the slowest so far; the same command
-    resumes the run. None: no limit."""
+    """Time for the command: no round begins that may not end by then; the same command resumes. None: no limit."""
     compile: bool = key(False, part=EXECUTION)
     """Compile networks and views by torch.compile: seconds at the start, another rounding; prints its speed-up."""
 
