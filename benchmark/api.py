@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from torch import nn
 
+from benchmark import ROOT
 from benchmark.configuration import compose as composition
 from benchmark.configuration import identity
 from benchmark.configuration.instantiate import import_path
@@ -41,8 +42,8 @@ from leaderboards.schema import Record
 if TYPE_CHECKING:
     import pandas
 
-COMMITTED = Path(__file__).parents[1] / "leaderboards" / "results"
-"""The records that a checkout has."""
+COMMITTED = Path(ROOT) / "leaderboards" / "results"
+"""The records that the suite ships."""
 
 
 def compose(scenario: str, method: str | type, overrides: Iterable[str] | Mapping[str, Any] = ()) -> DictConfig:

@@ -103,7 +103,7 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
     try:
         import datasets
     except ImportError as error:
-        raise DataError(f"{folder} is a Hugging Face data set: pip install -e '.[datasets]'") from error
+        raise DataError(f"{folder} is a Hugging Face data set: pip install 'fulcrum-ful[datasets]'") from error
     try:
         stored = datasets.load_from_disk(str(folder))
     except Exception as error:  # the library's errors are of many unrelated classes

@@ -70,7 +70,7 @@ Point = Annotated[dict[str, Number], AfterValidator(_check_point)]
 Metrics = Annotated[dict[str, Number], AfterValidator(_check_percentages)]
 Scores = dict[str, Metrics]  # protocol id -> metric -> value; accuracies in percent
 ORIGIN = {
-    "git": _field(str | None, "Commit of the code; null outside a checkout."),
+    "git": _field(str | None, "Commit of the code, or the tag of its version; null of a copy that has neither."),
     "dirty": _field(bool, "Whether files differed from that commit."),
     "hardware": _field(
         str,

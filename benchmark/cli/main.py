@@ -8,16 +8,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from typing import Any, NoReturn
 
+from benchmark import PROGRAM
 from benchmark.cli import campaign, new, reports, runs
 from benchmark.cli.session import Session
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.layers import meant
 from benchmark.errors import DEADLINE_PREFIX, ConfigError, OutOfTimeError, exit_code, message
 from benchmark.runtime import is_first_rank
-from benchmark.tracking.checkout import commit
+from benchmark.tracking.checkout import commit, version
 
 EXAMPLES = """examples:
   python -m benchmark run suite=digits                      a row of each method on the embedded digits, then the board
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None, started: float | None = None) -> int
 
 def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     """The parser of the command line, and the parser of each command by name; their help is what the pages show."""
-    parser = _Parser("python -m benchmark", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Parser(PROGRAM, epilog=_typed(EXAMPLES), formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (function, usage) in COMMANDS.items():
         line = str(function.__doc__).splitlines()[0]
@@ -152,12 +152,8 @@ class _Version(argparse.Action):
     """Prints the suite's version, and the commit of its files where they are a checkout's."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        try:
-            version = metadata.version("fulcrum-ful")
-        except metadata.PackageNotFoundError:
-            version = "not installed"
         at = commit()
-        print(f"fulcrum {version}{f', commit {at}' if at else ''}")  # noqa: T201
+        print(f"fulcrum {version() or 'not installed'}{f', commit {at}' if at else ''}")  # noqa: T201
         parser.exit()
 
 
@@ -171,12 +167,17 @@ def _check_launcher() -> None:
             raise ConfigError(f"the environment variable {name}={text!r} is no whole number: unset it")
 
 
+def _typed(text: str) -> str:
+    """A text with the command as a user of this copy of the suite types it."""
+    return text.replace("python -m benchmark", PROGRAM)
+
+
 def _print_error(line: str) -> None:
     """One line on stderr, from the first rank: an error of one rank is raised on all.
 
     What the user has typed is part of it; control characters in that would be executed by the terminal.
     """
     if is_first_rank():
-        single = re.sub(r"\s*\n\s*", " ", line.strip())
+        single = re.sub(r"\s*\n\s*", " ", _typed(line).strip())
         shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in single)
         print(shown, file=sys.stderr)  # noqa: T201

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmark import ROOT
 from benchmark.cli.session import Session
 from benchmark.configuration.files import available, facts, papers, summary
 from benchmark.configuration.keys import nearest
@@ -23,6 +24,12 @@ LISTS = (*(f"{group}s" for group in GROUPS), "encoders", "server_optimizers", "p
 """What `list` takes."""
 REPOSITORY, INTO = Path("leaderboards"), "repository"
 """Folder of the committed board, and the value of `into` that stands for it."""
+COMMITTED = Path(ROOT) / "leaderboards" / "results"
+"""The records that the suite ships."""
+HERE = Path("fulcrum-board")
+"""Folder of their board outside a checkout."""
+PARITY = Path(ROOT) / "tests" / "parity"
+"""Folder of the shipped parity files."""
 BOARD = "[collect=RUNS [into=repository]] [folder=BOARD]"
 COMPARE = "RUN_DIR RUN_DIR ... [clients=true] [format=latex|csv|markdown [metrics=all]] [output=FOLDER]"
 CITE = "NAME [NAME ...]"
@@ -51,7 +58,8 @@ def board(words: list[str], session: Session) -> None:
         early = sum(not rank.finished(record) for record in records)
         line = f"{count(len(records), 'run')} in {options['collect']} taken into {folder / 'results'}"
         session.console.print(Text(f"{line}, {early} of them not over" if early else line))
-    results = store.collect(folder / "results")
+    results = store.collect(COMMITTED if folder == HERE else folder / "results")
+    folder.mkdir(parents=True, exist_ok=True)
     generate.write(results, folder, docs=docs)
     show(results, session.console)
     pages = f"{folder / 'README.md'}, {folder / 'site' / 'index.html'}{f', the tables in {docs}' if docs else ''}"
@@ -59,7 +67,7 @@ def board(words: list[str], session: Session) -> None:
 
 
 def _board_folder(options: Mapping[str, str]) -> Path:
-    """The folder of a board: this checkout's, the user's own, or one beside the collected runs."""
+    """The folder of a board: this checkout's, the user's own, one beside the collected runs, or `HERE`."""
     if options.get("into", INTO) != INTO:
         raise ConfigError(f"into={options['into']}: give into={INTO} for the pages of this checkout, or folder=BOARD")
     if {"into", "folder"} <= options.keys():
@@ -67,7 +75,7 @@ def _board_folder(options: Mapping[str, str]) -> Path:
     if "folder" in options:
         return Path(options["folder"])
     if "collect" not in options:
-        return REPOSITORY
+        return REPOSITORY if (REPOSITORY / "results").is_dir() else HERE
     if "into" in options:
         if not (REPOSITORY / "results").is_dir():
             raise ConfigError(f"into={INTO}: there is no {REPOSITORY / 'results'} here: run this from a checkout")
@@ -193,8 +201,8 @@ def publish(words: list[str], session: Session) -> None:
     keys = ("project", "entity", "output", "folder")
     options = only_keys(words, f"publish takes {', '.join(f'{key}=' for key in keys)}", *keys)
     options = {key: str(value) for key, value in options.items()}
-    folder, output = Path(options.get("folder", "leaderboards")), Path(options.get("output", "runs-wandb"))
-    records = store.collect(folder / "results")
+    folder, output = _board_folder(options), Path(options.get("output", "runs-wandb"))
+    records = store.collect(COMMITTED if folder == HERE else folder / "results")
     with session.display() as display:
         display.begin("publish")
         runs = wandb_dashboard.write(records, generate.judged(records, folder), output, display)
@@ -213,6 +221,10 @@ def regress(words: list[str], session: Session) -> None:
     options = only_keys(words, takes, "capture", "table")
     if options.get("capture", True) is not True:
         raise ConfigError(f"{takes}, not capture={options['capture']}")
+    if not (REPOSITORY / "results").is_dir():
+        raise ConfigError(
+            f"regress compares with a checkout's committed files, and there is no {REPOSITORY}/results here"
+        )
     with session.display() as display:
         display.begin("regress")
         if "capture" in options:
@@ -229,7 +241,7 @@ def regress(words: list[str], session: Session) -> None:
 
 
 def parity(words: list[str], session: Session) -> None:
-    """Compare the suite with runs of authors' codes in files; without FILE with all, for docs/reference/parity.md."""
+    """Compare the suite with runs of authors' codes, in files or by name; with all for docs/reference/parity.md."""
     from benchmark.parity.codes import case
     from benchmark.parity.compare import compare, needed
     from benchmark.parity.files import read
@@ -241,9 +253,9 @@ def parity(words: list[str], session: Session) -> None:
     names, overrides = split(words)
     options = only_keys(overrides, "parity takes FILE... and accelerator=cpu|cuda", "accelerator")
     folder, page = Path("leaderboards"), Path("docs", "reference", "parity.md")
-    files = [Path(name) for name in names] or sorted((Path("tests") / "parity").glob("*.json"))
-    if not files or not (names or page.is_file()):
-        raise ConfigError("parity of which files? without a name it is of tests/parity: run that from a checkout")
+    shipped = {file.stem: file for file in sorted(PARITY.glob("*.json"))}
+    files = [shipped.get(name, Path(name)) for name in names] or list(shipped.values())
+    writes = not names and page.is_file()  # elsewhere there is no page to write into
     cases = [case(read(file)) for file in files]
     accelerator, results = str(options.get("accelerator", "auto")), []
     with session.display(len(cases)) as display:
@@ -253,11 +265,11 @@ def parity(words: list[str], session: Session) -> None:
             ours = {precision: replay(each, precision, accelerator) for precision in needed(file)}
             compared = compare(each, ours)
             precision = next(iter(ours))
-            settings = [] if names else effects(each, ours[precision], precision, accelerator)
+            settings = effects(each, ours[precision], precision, accelerator) if writes else []
             results.append(result(each, compared, settings))
             for line in lines(each, compared):
                 display.print(line)
-    if not names:
+    if writes:
         store.write_table(folder / parity.FILE, parity.Parity(tuple(results)))
         generate.write(store.collect(folder / "results"), folder, Path("docs"))
     if departed := [each.file for each in results if not each.met]:
