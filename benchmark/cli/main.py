@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from benchmark import PROGRAM
-from benchmark.cli import campaign, new, reports, runs
+from benchmark.cli import campaign, new, reports, runs, submissions
 from benchmark.cli.session import Session
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.layers import meant
@@ -37,6 +37,8 @@ EXAMPLES = """examples:
   python -m benchmark regress                               whether any number moved, and which
   python -m benchmark parity tests/parity/ssd.json          whether a method computes what its authors' code does
   python -m benchmark privacy fedsc method.sigma=0.01       what leaves a client; without a name, of all, into the pages
+  python -m benchmark submit runs/digits/ssd/seed*  chosen="the paper's values"   a bundle for somebody else's board
+  python -m benchmark verify digits-ssd.zip replay=0        whether a bundle is what it says
   python -m benchmark cite ssd align_uniform                BibTeX of a method, an objective and the suite
   python -m benchmark new method mymethod                   files of a method that works, with its test, to be changed
   python -m benchmark list                                  every name that a command takes; list methods: one group"""
@@ -79,6 +81,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "regress": (reports.regress, "[table=FILE] | capture=true"),
     "parity": (reports.parity, "FILE... [accelerator=cpu|cuda]"),
     "privacy": (reports.privacy, "[METHOD ... [key=value ...]]"),
+    "submit": (submissions.submit, submissions.SUBMIT),
+    "verify": (submissions.verify, submissions.VERIFY),
     "cite": (reports.cite, reports.CITE),
     "new": (new.new, new.NEW),
     "list": (reports.listing, f"[{' | '.join(reports.LISTS)}]"),
