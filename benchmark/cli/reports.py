@@ -14,13 +14,15 @@ from benchmark import ROOT
 from benchmark.cli.session import Session
 from benchmark.configuration.files import available, facts, papers, summary
 from benchmark.configuration.keys import nearest
+from benchmark.configuration.plugins import GROUPS as PLUGINS
+from benchmark.configuration.plugins import plugins
 from benchmark.configuration.suites import row_line
 from benchmark.configuration.words import is_true, only_keys, split, take_keys
 from benchmark.errors import ConfigError, DepartureError, count
 
 GROUPS = ("suite", "campaign", "scenario", "method", "objective")
 """Groups of shipped configs, in the order of `list`."""
-LISTS = (*(f"{group}s" for group in GROUPS), "encoders", "server_optimizers", "protocols")
+LISTS = (*(f"{group}s" for group in GROUPS), "encoders", "server_optimizers", "sources", "protocols")
 """What `list` takes."""
 REPOSITORY, INTO = Path("leaderboards"), "repository"
 """Folder of the committed board, and the value of `into` that stands for it."""
@@ -293,20 +295,36 @@ def listing(words: list[str], session: Session) -> None:
 def _listed(title: str) -> list[tuple[str, str]]:
     """Names of a group with their summaries; torch is imported where a group needs it."""
     if (group := title.removesuffix("s")) in GROUPS:
-        return [(name, summary(group, name)) for name in available(group)]
+        return [*((name, summary(group, name)) for name in available(group)), *_added(title)]
     if title == "protocols":
         from eval.protocol import PROTOCOLS, find
 
         long = {name: " (of `papers`, not of `all`)" for name, protocol in PROTOCOLS.items() if protocol.long}
         names = [(name, protocol.summary + long.get(name, "")) for name, protocol in PROTOCOLS.items()]
         further = {version: find(f"transfer-other/{version}").summary for version in ("v1", "v2")}
-        return [*names, *((f"transfer-<data set>/{v}", text.replace("other", "it", 1)) for v, text in further.items())]
+        return [
+            *names,
+            *_added(title),
+            *((f"transfer-<data set>/{v}", text.replace("other", "it", 1)) for v, text in further.items()),
+        ]
     if title == "encoders":
         return list(_encoders())
+    if title == "sources":
+        from datamodules.archives import ARCHIVES
+        from datamodules.embedded import EMBEDDED
+
+        embedded = [(name, (made.__doc__ or "").partition("\n")[0]) for name, made in EMBEDDED.items()]
+        return [*embedded, *((name, f"torchvision's {of}") for name, of in ARCHIVES.items()), *_added(title)]
     from methods import server
 
     made = get_args(server.ServerOptimizer)
     return [(f"methods.server.{each.__name__}", (each.__doc__ or "").partition("\n")[0]) for each in made]
+
+
+def _added(group: str) -> list[tuple[str, str]]:
+    """What installed packages add to a group of `list`."""
+    added = plugins(group).items() if group in PLUGINS else ()
+    return [(name, f"{plugin.path}, of {plugin.wheel}") for name, plugin in added]
 
 
 def _encoders() -> Iterator[tuple[str, str]]:
