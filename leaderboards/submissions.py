@@ -33,7 +33,7 @@ UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, RecursionError, zipfi
 
 @dataclass(frozen=True)
 class Code:
-    """Code that a run's config names. sha256: of its source. wheel: `NAME VERSION` that it is from; "": the suite's."""
+    """Code that a run's config names. sha256: of its source. wheel: `NAME VERSION` that it is from, "" for the suite."""
 
     sha256: str
     wheel: str

@@ -6,13 +6,13 @@ import json
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from benchmark import disk
 from benchmark.configuration.instantiate import locate, named_classes
+from benchmark.configuration.plugins import GROUPS, plugins
 from benchmark.errors import ConfigError
 from benchmark.experiment.folder import load_folder
 from benchmark.tracking.provenance import PACKAGES, ROOT
@@ -90,7 +90,7 @@ def code_of(config: DictConfig) -> dict[str, Code]:
         for each in files:
             digest.update(f"{each.relative_to(files[0].parent) if top is None else each.relative_to(top)}\0".encode())
             digest.update(each.read_bytes())
-        wheels = metadata.packages_distributions().get(name, ["no wheel"])
-        version = f" {metadata.version(wheels[0])}" if wheels[0] != "no wheel" else ""
-        found[path] = Code(digest.hexdigest(), f"{wheels[0]}{version}")
+        entries = (entry for group in GROUPS for entry in plugins(group).values())
+        wheel = next((entry.wheel for entry in entries if entry.path.startswith(f"{name}.")), f"the module {name}")
+        found[path] = Code(digest.hexdigest(), wheel)
     return found
