@@ -8,6 +8,7 @@ METHODS ?=
 SEEDS ?=
 DATA ?= data
 TABLE ?=
+WHEEL_FILE ?=
 DEVICES ?= auto
 BENCH ?=
 FUZZ ?= 2000
@@ -121,8 +122,8 @@ bench: install  ## measure speed beside a bare loop and other frameworks (BENCH=
 gpu: install  ## all that a half hour on a GPU can tell, in `gpu/` (MINUTES=25; without a GPU a rehearsal; docs/how-to/gpu.md)
 	$(BIN)/python -m benchmark.speed gpu minutes=$(or $(minutes),$(MINUTES),25) data.root=$(DATA) $(ARGS)
 
-wheel: install  ## build the wheel, install it with all it needs in a fresh environment, and run its commands: half an hour
-	WHEEL=install $(BIN)/python -m pytest -m long -s tests/test_wheel.py
+wheel: install  ## build the wheel (or WHEEL_FILE=), install it with all it needs, and run its commands: half an hour
+	WHEEL=install WHEEL_FILE=$(WHEEL_FILE) $(BIN)/python -m pytest -m long -s tests/test_wheel.py
 
 clean:  ## remove what checks and tests leave behind
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build site *.egg-info

@@ -11,7 +11,7 @@ from benchmark.cli.main import main
 from benchmark.configuration.compose import compose
 from benchmark.configuration.plugins import plugins
 from leaderboards import store
-from leaderboards.submissions import Code
+from leaderboards.bundles import Code
 from tests.run_helpers import TINY
 
 FOLDER = Path(__file__).parent / "plugin"

@@ -17,12 +17,12 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from leaderboards.bundles import least
 from leaderboards.encoders import count, shown
 from leaderboards.schema import Record, RecordError
 from leaderboards.significance import FEWEST_SEEDS, Fit, fit
 from leaderboards.store import SETTING_DEFAULTS
 from leaderboards.store import name as run_name
-from leaderboards.submissions import least
 
 HEADLINE = "linear/v1 accuracy"
 FLOOR = "untrained"
@@ -68,7 +68,7 @@ class Row:
         the accuracies of `cells` whose mean, over the seeds that both have, is below that row's.
     activity: name -> Activity; idle: whether it has any and all are below their bounds.
     clients: that hold the images. unranked: why the row has no rank whatever its seeds: "control" or "one client".
-    submission: the mark of a row that somebody else made, see `submissions`; "" of one of this repository.
+    submission: the mark of a row that somebody else made, see `bundles`; "" of one of this repository.
     rank: the best and the worst place that the seeds allow; None for a row that is not ranked. better, worse: the
         ranked rows that are better and worse than this one, in order of the board.
     """

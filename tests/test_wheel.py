@@ -40,7 +40,9 @@ def command(*words: object, cwd: Path, **variables: str) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel that the tag of a release would give."""
+    """The wheel that the tag of a release would give, or the one of WHEEL_FILE."""
+    if given := os.environ.get("WHEEL_FILE"):
+        return Path(given).resolve()
     folder = tmp_path_factory.mktemp("wheel")
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
     command(*pip, cwd=folder, SETUPTOOLS_SCM_PRETEND_VERSION="0.1.0")
@@ -129,6 +131,18 @@ def test_a_command_in_a_folder_without_a_checkout(words, said, finished, fulcrum
     if "untrained" in words:
         fulcrum("run", "digits", "untrained", "federation.rounds=2", "scenario=short", "logger=csv", "data.cache=cache")
     assert re.search(said, fulcrum(*words.split()))
+
+
+def test_a_package_with_a_method_of_its_own(python, fulcrum, folder):
+    """It is installed beside the suite; its row is submitted, verified and shown."""
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps")
+    command(*pip, ROOT / "examples" / "plugin", cwd=folder)
+    assert "fulcrum_example.methods.Cautious" in fulcrum("list", "methods")
+    fulcrum("run", "digits", "cautious", "federation.rounds=1", "scenario=short", "logger=csv", "threads=1")
+    fulcrum("submit", "runs/short/cautious/seed0", "chosen=its author", "output=rows/cautious.zip")
+    assert "replayed" in fulcrum("verify", "rows/cautious.zip", "replay=0", "trust=true")
+    fulcrum("board", "collect=rows")
+    assert "cautious (replayed)" in (folder / "rows-board" / "README.md").read_text()
 
 
 def test_the_records_that_it_ships(python, folder):

@@ -45,7 +45,7 @@ SERVER_OPTIMIZERS = {
 
 def board(words: list[str], session: Session) -> None:
     """Print the committed results and write their pages; collect=RUNS: a board of your runs, beside them."""
-    from leaderboards import generate, rank, store, submissions
+    from leaderboards import bundles, generate, rank, store
 
     options = only_keys(words, f"board takes {BOARD}", "collect", "folder", "into")
     options = {key: str(value) for key, value in options.items()}
@@ -53,7 +53,7 @@ def board(words: list[str], session: Session) -> None:
     docs = Path("docs") if folder == REPOSITORY else None  # the pages of this checkout are of its own board only
     if "collect" in options:
         runs = Path(options["collect"])
-        records = [*store.collect(runs), *submissions.records(runs)]
+        records = [*store.collect(runs), *bundles.records(runs)]
         added = store.additions(folder / "results", records)
         generate.check(store.merged(folder / "results", added), folder, docs)  # before anything is written
         for file, record in added.items():

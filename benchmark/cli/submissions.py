@@ -42,7 +42,7 @@ def submit(words: list[str], session: Session) -> None:
 def verify(words: list[str], session: Session) -> None:
     """Check a bundle: files, config, code, and that scores follow from the encoder; replay=SEED trains it again."""
     from benchmark.submission.verification import verify as verified
-    from leaderboards import submissions
+    from leaderboards import bundles
 
     names, overrides = split(words)
     (name,) = exactly(names, f"verify {VERIFY}", 1)
@@ -64,5 +64,5 @@ def verify(words: list[str], session: Session) -> None:
             rounds=options.get("rounds"),
             trust=is_true(options, "trust"),
         )
-    write_json(submissions.receipt(file), asdict(found))
-    session.console.print(Text(f"{file}: {found.mark}; receipt: {submissions.receipt(file)}"), soft_wrap=True)
+    write_json(bundles.receipt(file), asdict(found))
+    session.console.print(Text(f"{file}: {found.mark}; receipt: {bundles.receipt(file)}"), soft_wrap=True)

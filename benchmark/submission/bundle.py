@@ -1,4 +1,4 @@
-"""Makes a bundle of the runs of a row, see `leaderboards.submissions`."""
+"""Makes a bundle of the runs of a row, see `leaderboards.bundles`."""
 
 import hashlib
 import inspect
@@ -17,8 +17,8 @@ from benchmark.errors import ConfigError
 from benchmark.experiment.folder import load_folder
 from benchmark.tracking.provenance import PACKAGES, ROOT
 from leaderboards import store
+from leaderboards.bundles import FORMAT, MANIFEST, RUNS, Code, Manifest
 from leaderboards.schema import Record
-from leaderboards.submissions import FORMAT, MANIFEST, RUNS, Code, Manifest
 
 FILES = ("config.yaml", "result.json", "rounds.jsonl")
 """Of a run's folder, beside all of its `checkpoint`."""

@@ -27,9 +27,9 @@ from benchmark.tracking.checkout import commit
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import hardware, origin
 from benchmark.tracking.record import known_at_start
-from leaderboards import generate, store, submissions
+from leaderboards import bundles, generate, store
+from leaderboards.bundles import RUNS, Manifest, Receipt
 from leaderboards.schema import Record
-from leaderboards.submissions import RUNS, Manifest, Receipt
 from methods import trees
 
 TOLERANCE = 0.01
@@ -59,8 +59,8 @@ def verify(
 
     Raises RecordError or another error of the user's, in one line: what is not as the bundle says.
     """
-    with submissions.opened(file) as (manifest, bundle), tempfile.TemporaryDirectory() as name:
-        records = {run: submissions.record(file, bundle, run) for run in manifest.runs}
+    with bundles.opened(file) as (manifest, bundle), tempfile.TemporaryDirectory() as name:
+        records = {run: bundles.record(file, bundle, run) for run in manifest.runs}
         seeds = {record["seed"]: run for run, record in records.items()}
         if replay is not None and replay not in seeds:
             raise ConfigError(f"replay={replay}: {file} has the seeds {', '.join(map(str, seeds))}")
@@ -79,7 +79,7 @@ def verify(
             done = _replay(run, records[run], config, folders[run], rounds, display)
     made = origin([at] if (at := commit()) else [], here)
     mark = "replayed" if done else "verified"
-    return Receipt(submissions.digest(file), mark, made["git"], here, made["date"], done)  # type: ignore[arg-type]
+    return Receipt(bundles.digest(file), mark, made["git"], here, made["date"], done)  # type: ignore[arg-type]
 
 
 def _check_config(run: str, record: Record, config: DictConfig, manifest: Manifest) -> None:

@@ -11,8 +11,8 @@ import yaml
 from benchmark.configuration.compose import load
 from benchmark.configuration.identity import identity
 from benchmark.federation.checkpoint import Checkpoint
-from leaderboards import store, submissions
-from leaderboards.submissions import MANIFEST
+from leaderboards import bundles, store
+from leaderboards.bundles import MANIFEST
 from methods import trees
 from tests.run_helpers import execute_run
 
@@ -49,7 +49,7 @@ def tampered(bundle: Path, changes=None, manifest=None, dropped=None) -> Path:
         files[name] = change(files[name])
     if dropped:
         files = {name.replace(*dropped): text for name, text in files.items()}
-    content["files"] = {name: submissions.hashlib.sha256(text).hexdigest() for name, text in files.items()}
+    content["files"] = {name: bundles.hashlib.sha256(text).hexdigest() for name, text in files.items()}
     content = manifest(content) if manifest else content
     file = bundle.with_name("tampered.zip")
     with zipfile.ZipFile(file, "w") as after:
@@ -198,8 +198,8 @@ def a_huge_file(bundle, made, tmp_path):
     file = bundle.with_name("tampered.zip")
     with zipfile.ZipFile(file, "w") as zipped:
         zipped.writestr("zeros", b"0")
-        zipped.getinfo("zeros").file_size = submissions.BYTES + 1
-    return file, f"holds {submissions.BYTES + 1:,} bytes"
+        zipped.getinfo("zeros").file_size = bundles.BYTES + 1
+    return file, f"holds {bundles.BYTES + 1:,} bytes"
 
 
 TAMPERED = (
@@ -213,7 +213,7 @@ def test_a_tampered_bundle_is_refused_in_one_line(tamper, bundle, made, tmp_path
     file, message = tamper(bundle, made, tmp_path)
     replay = ("replay=0",) if tamper is a_replayed_seed else ()
     assert message in refused("verify", str(file), *replay)
-    assert not submissions.receipt(file).exists()
+    assert not bundles.receipt(file).exists()
     assert not (tmp_path.parent / "evil.pt").exists()
 
 

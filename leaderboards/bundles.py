@@ -10,7 +10,7 @@ import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from leaderboards import store
 from leaderboards.schema import Record, RecordError, first_error, flaw, validate
 
 MANIFEST, RUNS = "submission.json", "runs"
-FORMAT = 1
+FORMAT: Literal[1] = 1
 MARKS = ("self-reported", "verified", "replayed")
 """What is known of a submitted record, the least first."""
 FILES, BYTES, TEXT = 10_000, 1 << 30, 1 << 24
@@ -33,7 +33,7 @@ UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, RecursionError, zipfi
 
 @dataclass(frozen=True)
 class Code:
-    """Code that a run's config names. sha256: of its source. wheel: `NAME VERSION` that it is from, "" for the suite."""
+    """Code that a run's config names. sha256: of its source. wheel: its `NAME VERSION`, "" for the suite."""
 
     sha256: str
     wheel: str
@@ -171,6 +171,6 @@ def record(file: Path, bundle: zipfile.ZipFile, run: str) -> Record:
     return content
 
 
-def least(group: list[Record]) -> str:
+def least(group: Sequence[Record]) -> str:
     """The mark of a row: the least of its submitted records; "" where none was submitted."""
     return min((each["submission"]["mark"] for each in group if "submission" in each), key=MARKS.index, default="")
