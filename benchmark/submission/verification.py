@@ -17,7 +17,8 @@ from omegaconf import DictConfig
 from benchmark.api import opened
 from benchmark.configuration.compose import merge
 from benchmark.configuration.identity import identity
-from benchmark.errors import ConfigError
+from benchmark.configuration.instantiate import said
+from benchmark.errors import ConfigError, exit_code
 from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.folder import load_folder
 from benchmark.federation.callbacks import Callback
@@ -59,6 +60,18 @@ def verify(
 
     Raises RecordError or another error of the user's, in one line: what is not as the bundle says.
     """
+    try:
+        return _verified(file, display, overrides, replay, rounds, trust)
+    except Exception as error:
+        if exit_code(error) is not None:
+            raise
+        raise ConfigError(f"{file}: its files are not those of a run: {said(error)}") from error
+
+
+def _verified(
+    file: Path, display: Display, overrides: Sequence[str], replay: int | None, rounds: int | None, trust: bool
+) -> Receipt:
+    """See `verify`; a bundle may be such that any error is raised."""
     with bundles.opened(file) as (manifest, bundle), tempfile.TemporaryDirectory() as name:
         records = {run: bundles.record(file, bundle, run) for run in manifest.runs}
         seeds = {record["seed"]: run for run, record in records.items()}

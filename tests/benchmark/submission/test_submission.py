@@ -1,6 +1,7 @@
 """A bundle of a row is verified, replayed and shown on a board; one that was tampered with is refused in one line."""
 
 import json
+import random
 import sys
 import zipfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from benchmark.configuration.identity import identity
 from benchmark.federation.checkpoint import Checkpoint
 from leaderboards import bundles, store
 from leaderboards.bundles import MANIFEST
+from leaderboards.schema import RecordError
 from methods import trees
 from tests.run_helpers import execute_run
 
@@ -223,21 +225,20 @@ def test_a_bundle_gets_onto_a_board_with_its_mark(made, bundle, call, refused, t
     file = folder / "tiny-fedavg.zip"
     assert call("submit", *map(str, made), "chosen=the suite's own values", f"output={file}")[0] == 0
 
-    def shown() -> str:
-        code, _, err = call("board", f"collect={folder}", f"folder={tmp_path / 'board'}")
-        assert code == 0, err
-        (record, _) = store.collect(tmp_path / "board" / "results")
-        assert record["submission"]["chosen"] == "the suite's own values"
-        return (tmp_path / "board" / "README.md").read_text()
+    def marks() -> list[str]:
+        return [record["submission"]["mark"] for record in bundles.records(folder)]
 
-    assert "fedavg (self-reported)" in shown()
+    assert marks() == ["self-reported"] * 2
     code, out, err = call("verify", str(file))
     assert (code, "follows from its encoder" in out) == (0, True), err
-    assert "fedavg (verified)" in shown()
+    assert marks() == ["verified"] * 2
     code, out, err = call("verify", str(file), "replay=1", "rounds=1")
     assert (code, "seed1: 1 of 2 rounds trained again, to the same bits" in out) == (0, True), out + err
     assert call("verify", str(file), "replay=1")[0] == 0
-    assert "fedavg (replayed)" in shown()
+    assert call("board", f"collect={folder}", f"folder={tmp_path / 'board'}")[0] == 0
+    assert "fedavg (replayed)" in (tmp_path / "board" / "README.md").read_text()
+    (record, _) = store.collect(tmp_path / "board" / "results")
+    assert record["submission"]["chosen"] == "the suite's own values"
     file.write_bytes(bundle.read_bytes())
     assert "is of another bundle" in refused("board", f"collect={folder}", f"folder={tmp_path / 'board'}")
 
@@ -254,6 +255,30 @@ def test_nothing_in_a_bundle_is_run_without_trust(bundle, tmp_path, monkeypatch,
     line = refused("verify", str(tampered(bundle, {f"{RUN}/config.yaml": change})))
     assert "names code from outside the suite (method.class=evil_code.Evil)" in line
     assert "evil_code" not in sys.modules
+
+
+def test_a_damaged_archive_is_refused_or_the_same(bundle):
+    content, rng = bundle.read_bytes(), random.Random(0)
+    with bundles.opened(bundle) as (before, _):
+        pass
+    refusals = []
+    for _ in range(60):
+        damaged = bytearray(content)
+        damaged[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        bundle.write_bytes(damaged[: rng.choice((None, rng.randrange(len(content))))])
+        try:
+            with bundles.opened(bundle) as (manifest, _):
+                assert manifest == before
+        except RecordError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 30
+    assert all(line.startswith(f"{bundle}: ") for line in refusals)
+
+
+@pytest.mark.parametrize("text", [b"{", b"\xff", b"5\n5"])
+def test_rounds_that_are_no_rounds_are_one_line(text, bundle, refused):
+    file = tampered(bundle, {f"{RUN}/rounds.jsonl": lambda _: text})
+    assert "tampered.zip: its files are not those of a run: " in refused("verify", str(file))
 
 
 @pytest.mark.parametrize(
