@@ -22,7 +22,6 @@ from omegaconf import DictConfig
 from rich.console import Console
 from torch import nn
 
-from benchmark import ROOT
 from benchmark.configuration import compose as composition
 from benchmark.configuration import identity
 from benchmark.configuration.instantiate import import_path
@@ -41,9 +40,6 @@ from leaderboards.schema import Record
 
 if TYPE_CHECKING:
     import pandas
-
-COMMITTED = Path(ROOT) / "leaderboards" / "results"
-"""The records that the suite ships."""
 
 
 def compose(scenario: str, method: str | type, overrides: Iterable[str] | Mapping[str, Any] = ()) -> DictConfig:
@@ -159,7 +155,7 @@ def load_records(*folders: str | Path) -> list[Record]:
 
     Raises RecordError: a missing folder, an invalid record, or two of one run that differ.
     """
-    return [record for folder in folders or (COMMITTED,) for record in store.collect(folder)]
+    return [record for folder in folders or (store.COMMITTED,) for record in store.collect(folder)]
 
 
 def to_dataframe(records: Iterable[Record]) -> "pandas.DataFrame":

@@ -25,7 +25,7 @@ def as_raw(images: np.ndarray, labels: np.ndarray, classes: tuple[str, ...]) -> 
 
 
 def digits() -> Raw:
-    """The 1,797 handwritten digits of `_written`, one channel."""
+    """1,797 handwritten digits, 8 x 8, one channel."""
     images, labels = _written()
     return as_raw(images[:, None], labels, tuple("0123456789"))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from benchmark import PROGRAM
-from benchmark.cli import campaign, new, reports, runs, submissions
+from benchmark.cli import campaign, listing, new, reports, runs, submissions
 from benchmark.cli.session import Session
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.layers import meant
@@ -85,7 +85,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "verify": (submissions.verify, submissions.VERIFY),
     "cite": (reports.cite, reports.CITE),
     "new": (new.new, new.NEW),
-    "list": (reports.listing, f"[{' | '.join(reports.LISTS)}]"),
+    "list": (listing.listing, f"[{' | '.join(listing.LISTS)}]"),
 }
 """Name -> function and usage. A function's first docstring line is its help."""
 

@@ -1,33 +1,22 @@
-"""Commands that make no run: board, compare, cite, privacy, publish, regress, parity, list."""
+"""Commands that make no run: board, compare, cite, privacy, publish, regress, parity."""
 
-import ast
-from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from benchmark import ROOT
 from benchmark.cli.session import Session
-from benchmark.configuration.files import available, facts, papers, summary
+from benchmark.configuration.files import available, facts, papers
 from benchmark.configuration.keys import nearest
-from benchmark.configuration.plugins import GROUPS as PLUGINS
-from benchmark.configuration.plugins import plugins
 from benchmark.configuration.suites import row_line
 from benchmark.configuration.words import is_true, only_keys, split, take_keys
 from benchmark.errors import ConfigError, DepartureError, count
 
-GROUPS = ("suite", "campaign", "scenario", "method", "objective")
-"""Groups of shipped configs, in the order of `list`."""
-LISTS = (*(f"{group}s" for group in GROUPS), "encoders", "server_optimizers", "sources", "protocols")
-"""What `list` takes."""
 REPOSITORY, INTO = Path("leaderboards"), "repository"
 """Folder of the committed board, and the value of `into` that stands for it."""
-COMMITTED = Path(ROOT) / "leaderboards" / "results"
-"""The records that the suite ships."""
 HERE = Path("fulcrum-board")
 """Folder of their board outside a checkout."""
 PARITY = Path(ROOT) / "tests" / "parity"
@@ -61,7 +50,7 @@ def board(words: list[str], session: Session) -> None:
         early = sum(not rank.finished(record) for record in records)
         line = f"{count(len(records), 'run')} in {options['collect']} taken into {folder / 'results'}"
         session.console.print(Text(f"{line}, {early} of them not over" if early else line))
-    results = store.collect(COMMITTED if folder == HERE else folder / "results")
+    results = store.collect(store.COMMITTED if folder == HERE else folder / "results")
     folder.mkdir(parents=True, exist_ok=True)
     generate.write(results, folder, docs=docs)
     show(results, session.console)
@@ -205,7 +194,7 @@ def publish(words: list[str], session: Session) -> None:
     options = only_keys(words, f"publish takes {', '.join(f'{key}=' for key in keys)}", *keys)
     options = {key: str(value) for key, value in options.items()}
     folder, output = _board_folder(options), Path(options.get("output", "runs-wandb"))
-    records = store.collect(COMMITTED if folder == HERE else folder / "results")
+    records = store.collect(store.COMMITTED if folder == HERE else folder / "results")
     with session.display() as display:
         display.begin("publish")
         runs = wandb_dashboard.write(records, generate.judged(records, folder), output, display)
@@ -278,68 +267,6 @@ def parity(words: list[str], session: Session) -> None:
     if departed := [each.file for each in results if not each.met]:
         raise DepartureError(f"the suite departs from {len(departed)} of {len(cases)} files: {', '.join(departed)}")
     session.console.print(f"{count(len(cases), 'file')}, none of which the suite departs from", highlight=False)
-
-
-def listing(words: list[str], session: Session) -> None:
-    """Print every name that commands take, one line each, or one group of them."""
-    for name in words:
-        if name not in LISTS:
-            raise ConfigError(f"there is no group {name!r}{nearest(name, LISTS)}: choose {', '.join(LISTS)}")
-    for title in words or LISTS:
-        table = Table(title=title, title_justify="left", box=None, show_header=False)
-        for row in _listed(title):
-            table.add_row(*row)
-        session.console.print(table)
-
-
-def _listed(title: str) -> list[tuple[str, str]]:
-    """Names of a group with their summaries; torch is imported where a group needs it."""
-    if (group := title.removesuffix("s")) in GROUPS:
-        return [*((name, summary(group, name)) for name in available(group)), *_added(title)]
-    if title == "protocols":
-        from eval.protocol import PROTOCOLS, find
-
-        long = {name: " (of `papers`, not of `all`)" for name, protocol in PROTOCOLS.items() if protocol.long}
-        names = [(name, protocol.summary + long.get(name, "")) for name, protocol in PROTOCOLS.items()]
-        further = {version: find(f"transfer-other/{version}").summary for version in ("v1", "v2")}
-        return [
-            *names,
-            *_added(title),
-            *((f"transfer-<data set>/{v}", text.replace("other", "it", 1)) for v, text in further.items()),
-        ]
-    if title == "encoders":
-        return list(_encoders())
-    if title == "sources":
-        from datamodules.archives import ARCHIVES
-        from datamodules.embedded import EMBEDDED
-
-        embedded = [(name, (made.__doc__ or "").partition("\n")[0]) for name, made in EMBEDDED.items()]
-        return [*embedded, *((name, f"torchvision's {of}") for name, of in ARCHIVES.items()), *_added(title)]
-    from methods import server
-
-    made = get_args(server.ServerOptimizer)
-    return [(f"methods.server.{each.__name__}", (each.__doc__ or "").partition("\n")[0]) for each in made]
-
-
-def _added(group: str) -> list[tuple[str, str]]:
-    """What installed packages add to a group of `list`."""
-    added = plugins(group).items() if group in PLUGINS else ()
-    return [(name, f"{plugin.path}, of {plugin.wheel}") for name, plugin in added]
-
-
-def _encoders() -> Iterator[tuple[str, str]]:
-    """The constructors of `methods.networks`, read from its text: it would import torchvision, for a second."""
-    spec = find_spec("methods.networks")
-    assert spec is not None
-    assert spec.origin is not None
-    for statement in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.ImportFrom) and str(statement.module).startswith("methods.networks."):
-            file = Path(spec.origin).with_name(f"{str(statement.module).rpartition('.')[2]}.py")
-            functions = ast.parse(file.read_text(encoding="utf-8")).body
-            known = {each.name: each for each in functions if isinstance(each, ast.FunctionDef)}
-            for each in (known[alias.name] for alias in statement.names if alias.name in known):
-                if each.returns and ast.unparse(each.returns) == "Encoder":
-                    yield f"methods.networks.{each.name}", (ast.get_docstring(each) or "").partition("\n")[0]
 
 
 def show(results: list[dict[str, Any]], console: Console) -> None:
