@@ -9,6 +9,7 @@ SEEDS ?=
 JOBS ?=
 DATA ?= data
 TABLE ?=
+WHEEL_FILE ?=
 DEVICES ?= auto
 BENCH ?=
 FUZZ ?= 2000
@@ -24,7 +25,7 @@ DOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 WORKERS = --numprocesses auto --maxprocesses 8 --dist worksteal
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS)
 
-.PHONY: help install benchmark test quick long mutants check pages docs tutorials fuzz rehearse soak ranks scenarios parity parity-libraries computed regress board site publish privacy costs campaign bench gpu clean
+.PHONY: help install benchmark test quick long mutants check pages docs tutorials fuzz rehearse soak ranks scenarios parity parity-libraries computed regress board site publish privacy costs campaign bench gpu wheel clean
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -127,6 +128,9 @@ bench: install  ## measure speed beside a bare loop and other frameworks (BENCH=
 
 gpu: install  ## all that a half hour on a GPU can tell, in `gpu/` (MINUTES=25; without a GPU a rehearsal; docs/how-to/gpu.md)
 	$(BIN)/python -m benchmark.speed gpu minutes=$(or $(minutes),$(MINUTES),25) data.root=$(DATA) $(ARGS)
+
+wheel: install  ## build the wheel (or WHEEL_FILE=), install it with all it needs, and run its commands: half an hour
+	WHEEL=install WHEEL_FILE=$(WHEEL_FILE) $(BIN)/python -m pytest -m long -s tests/test_wheel.py
 
 clean:  ## remove what checks and tests leave behind
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build site *.egg-info

@@ -122,7 +122,7 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
         import datasets
         from pyarrow.parquet import read_table
     except ImportError as error:
-        raise DataError(f"{folder} is a Hugging Face data set: pip install -e '.[datasets]'") from error
+        raise DataError(f"{folder} is a Hugging Face data set: pip install 'fulcrum-ful[datasets]'") from error
     try:
         if shipped := parquet_files(folder):
             stored = datasets.DatasetDict(

@@ -1,6 +1,7 @@
 """Features of a frozen encoder: extracted once, in eval mode, and shared by every protocol."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,6 +32,15 @@ class EvalError(ValueError):
     """Features or settings that a protocol cannot work with: what was given and what is possible, in one line."""
 
     exit_code = 2
+
+
+@contextmanager
+def needs_scikit_learn() -> Iterator[None]:
+    """Of an import: EvalError where scikit-learn, which the suite does without otherwise, is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise EvalError("this protocol needs scikit-learn: pip install 'fulcrum-ful[clusters]'") from error
 
 
 @dataclass(kw_only=True)

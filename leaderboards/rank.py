@@ -17,6 +17,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from leaderboards.bundles import least
 from leaderboards.encoders import count, shown
 from leaderboards.schema import Record, RecordError
 from leaderboards.significance import FEWEST_SEEDS, Fit, fit
@@ -68,6 +69,7 @@ class Row:
     activity: name -> Activity; idle: whether it has any and all are below their bounds.
     flops, memory: operations of a client in a round, and bytes at most at once; None where no seed has them counted.
     clients: that hold the images. unranked: why the row has no rank whatever its seeds: "control" or "one client".
+    submission: the mark of a row that somebody else made, see `bundles`; "" of one of this repository.
     rank: the best and the worst place that the seeds allow; None for a row that is not ranked. better, worse: the
         ranked rows that are better and worse than this one, in order of the board.
     """
@@ -104,6 +106,7 @@ class Row:
     idle: bool = False
     flops: float | None = None
     memory: float | None = None
+    submission: str = ""
 
 
 def finished(record: Record) -> bool:
@@ -328,4 +331,5 @@ def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) ->
         flops=counted("flops"),
         memory=counted("memory"),
         idle=bool(activity) and all(each.mean < each.bound for each in activity.values()),
+        submission=least(group),
     )

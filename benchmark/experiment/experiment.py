@@ -9,6 +9,7 @@ from pathlib import Path
 from lightning.fabric import Fabric
 from omegaconf import DictConfig
 
+from benchmark import PROGRAM
 from benchmark.configuration.compose import as_begun, load, merge, save
 from benchmark.configuration.identity import differences, folder, identity, title
 from benchmark.configuration.partitions import is_by_names
@@ -136,7 +137,7 @@ class Experiment:
             if exit_code(error) is None:
                 raise
             return message(error)
-        return f"python -m benchmark evaluate {shlex.quote(str(self.folder))} protocols={','.join(missing)}{trust}"
+        return f"{PROGRAM} evaluate {shlex.quote(str(self.folder))} protocols={','.join(missing)}{trust}"
 
     def _refuse_changed_code(self, result: schema.Record) -> None:
         """ConfigError where a class from outside the suite has changed since it made the record."""

@@ -100,7 +100,7 @@ def _write(encoder: nn.Module, file: Path, format: str, images: torch.Tensor) ->
     except ImportError as error:
         raise ConfigError(
             f"format={format} needs the package {error.name}: install this suite with its extra: "
-            "pip install -e '.[export]'"
+            "pip install 'fulcrum-ful[export]'"
         ) from error
 
 

@@ -86,6 +86,8 @@ COMMANDS: dict[str, Callable[[Path, str, str], list[str]]] = {
     "publish": lambda root, a, b: ["publish", f"folder={root}/no-board", f"project={a}", f"entity={b}"],
     "regress": lambda root, a, b: ["regress", f"capture={a}", f"x={b}"],
     "privacy": lambda root, a, b: ["privacy", a, f"x={b}"],
+    "submit": lambda root, a, b: ["submit", a, f"chosen={b}"],
+    "verify": lambda root, a, b: ["verify", a, f"replay={b}"],
     "new": lambda root, a, b: ["new", a, b],
     "name": lambda root, a, b: ["new", "method", f"{a}-{b}"],
 }
