@@ -161,7 +161,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Ends the program."""
         if message.endswith("required: COMMAND"):
-            print(FIRST, file=sys.stderr)  # noqa: T201
+            print(_typed(FIRST), file=sys.stderr)  # noqa: T201
             self.exit(2)
         if unknown := re.search(r"invalid choice: '(.*?)' \(choose", message):
             message = f"unknown command {unknown[1]!r}{nearest(unknown[1], COMMANDS)}; there are: {', '.join(COMMANDS)}"
