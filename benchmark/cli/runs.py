@@ -95,6 +95,8 @@ def _one_by_one(configs: Sequence[DictConfig], outcome: Outcome, session: Sessio
     with session.display(len(configs)) as display:
         for config in configs:
             experiment = Experiment(config, display, processes, session.started)
+            if not (experiment.folder / "result.json").exists():  # a finished run is read at once
+                outcome.show(display)
             try:
                 outcome.records.append(experiment.execute())
             except OutOfTimeError as error:
@@ -104,8 +106,6 @@ def _one_by_one(configs: Sequence[DictConfig], outcome: Outcome, session: Sessio
                     raise
                 outcome.stopped.append(experiment.name)
                 display.end(f"{experiment.name}: stopped: {message(error)}")
-            if several:
-                outcome.show(display)
         if not several:
             display.print(f"record, scores of every round and figures: {experiment.folder}")
 

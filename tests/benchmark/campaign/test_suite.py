@@ -13,6 +13,7 @@ from benchmark.campaign.suite import find_suite_machine, suite_jobs
 from benchmark.configuration.compose import compose
 from benchmark.errors import ConfigError
 from benchmark.experiment.lock import try_lock
+from benchmark.tracking.wandb_files import logged_rows
 from leaderboards import store
 from methods.fedavg import FedAvg
 from tests.benchmark.campaign.campaign_helpers import fork_suite
@@ -98,7 +99,10 @@ def test_weights_and_biases_offline(tmp_path):
     environment = {"WANDB_MODE": "offline"}
     code, out = ended(tmp_path, TINY, "methods=fedavg", "seeds=0,1", "jobs=2", "logger=wandb", environment=environment)
     assert code == 0, out
-    assert len(list(tmp_path.rglob("*.wandb"))) == 2
+    for file in (found := list(tmp_path.rglob("*.wandb"))):
+        rows = logged_rows(file.parents[2], file.stem.removeprefix("run-"), ("round",))
+        assert [round for _, round in rows] == [1, 2, 3, None]
+    assert len(found) == 2
 
 
 def test_without_time_the_exit_code_is_75_and_a_locked_run_is_named(tmp_path):
