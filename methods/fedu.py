@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from methods import trees
 from methods.base import Activity, Message, MethodError, Objective, Tree, Visit, check_number, choose
+from methods.core.freezing import is_frozen
 from methods.fedavg import FedAvg
 
 
@@ -39,18 +40,20 @@ def divergence(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
 
 
 def convolutions(encoder: nn.Module) -> dict[str, Tensor]:
-    """Copies of the weights of an encoder's convolutions, by name, without those of a ResNet's shortcuts."""
+    """Copies of the weights of an encoder's convolutions, by name, without those of shortcuts and frozen ones."""
     return {
         f"{name}.weight": layer.weight.detach().clone()
         for name, layer in encoder.named_modules()
-        if isinstance(layer, nn.Conv2d) and "downsample" not in name
+        if isinstance(layer, nn.Conv2d) and "downsample" not in name and not is_frozen(layer, "weight")
     }
 
 
 def check_convolutions(method: str, encoder: nn.Module) -> None:
-    """Raises MethodError for an encoder without convolutions, whose divergence is not defined."""
+    """Raises MethodError for an encoder without convolutions that train, whose divergence is not defined."""
     if not convolutions(encoder):
-        raise MethodError(f"{method} measures how far convolutions move, and this encoder has none: choose another")
+        raise MethodError(
+            f"{method} measures how far convolutions move, and this encoder has none that train: choose another"
+        )
 
 
 class FedU(FedAvg):

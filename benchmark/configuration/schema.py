@@ -89,8 +89,7 @@ class PrivacyConfig:
     clip: float | None = key(None, within="the largest norm of a client's update, a number above 0")
     """The largest norm of a client's update, above 0."""
     clipping: str = key("flat", choices=("flat", "layers", "adaptive"))
-    """What clip bounds: flat: the norm of an update | layers: those of its tensors together | adaptive: it follows the
-    clients."""
+    """What clip bounds: flat: an update's norm | layers: its tensors' together | adaptive: it follows the clients."""
     quantile: float = key(0.5, within="a number in (0, 1)")
     """Share, in (0, 1), of the clients whose updates an adaptive clip leaves as they are."""
     noise_multiplier: float | None = key(None, within="the noise's deviation over privacy.clip, at least 0")
@@ -129,8 +128,7 @@ class TrainingConfig:
     min_batch_size: int | None = key(None, minimum=1, formerly="smallest_batch")
     """Fewest images of a short last batch that is trained on, without drop_last; None: 2, or 1 for one-view losses."""
     views: str = key("joint", choices=("joint", "separate"))
-    """joint: all views of a batch pass the networks together | separate: one after the other, so that BatchNorm
-    normalises each by itself."""
+    """joint: all views of a batch pass the networks together | separate: one by one, each normalised by itself."""
     precision: str = key("32-true", choices=("32-true", "tf32", "bf16-mixed", "64-true"), hashed=True)
     """32-true, on a GPU too | tf32: the same with a GPU's shorter products in matrices and convolutions | bf16-mixed |
     64-true."""
@@ -225,6 +223,8 @@ class EncoderKeys:
     """What it starts from: a file or, for methods.networks.torchvision, a name such as IMAGENET1K_V1."""
     weights_sha256: str | None = key()
     """The file's content, set by the run."""
+    freeze: Any = key(None, part=ROW)
+    """What nobody trains, sent once: all | names or globs of tensors, e.g. [conv_proj, blocks.0-7]."""
 
 
 @dataclass(kw_only=True)
@@ -262,8 +262,7 @@ class OptimizerKeys:
     """An optimiser."""
 
     decay_norms_and_biases: Any = key(True)
-    """Whether its weight decay also shrinks parameters of fewer than two dimensions: biases, and those of normalisation
-    layers."""
+    """Whether its weight decay also shrinks parameters of fewer than two dimensions: biases, normalisation layers'."""
 
 
 @dataclass
@@ -332,8 +331,7 @@ class Config:
     """The same bits in every run on one kind of GPU, by slower operations, and one by one unless executor is given; on
     a CPU they always are."""
     minutes: float | None = key(None, minimum=0, part=EXECUTION)
-    """Time for the command: no round begins that would not end by then, by the slowest so far; the same command
-    resumes the run. None: no limit."""
+    """Time for the command: no round begins that would not end by then; the same command resumes. None: no limit."""
     compile: bool = key(False, part=EXECUTION)
     """Compile networks and views by torch.compile: seconds at the start, another rounding; prints its speed-up."""
 

@@ -21,6 +21,7 @@ from benchmark.configuration.instantiate import arguments, locate
 from benchmark.configuration.keys import nearest
 from benchmark.disk import replacing, sha256
 from benchmark.errors import ConfigError
+from benchmark.experiment.encoder import OF_ENCODERS
 from benchmark.experiment.run import Run
 from leaderboards.schema import Record
 from methods.networks import Encoder
@@ -28,7 +29,7 @@ from methods.networks import Encoder
 FORMATS = ("torch", "safetensors", "onnx")
 RECORDED = ("scenario", "row", "seed", "method", "objective", "rounds", "provenance", "deviations")
 """Fields of the run's record that the description repeats."""
-LEFT_OUT = ("class", "clients", "weights", "weights_sha256")
+LEFT_OUT = ("class", "clients", *OF_ENCODERS)
 """Keys of an encoder's section that are no arguments of its class."""
 
 
