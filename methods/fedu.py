@@ -16,6 +16,7 @@ Decisions
 - d is the mean over the encoder's convolutions of the Euclidean distance of their weights, as in EasyFL, whose rule by
   names excludes the convolutions of a ResNet's shortcuts. mu = 0.4 belongs to a ResNet-18 with PyTorch's own
   initialisation (`encoder.init: default`) and 5 epochs.
+- Where an adapter trains in the place of all convolutions, d is over its tensors.
 - EasyFL also sends and averages the target but does not use it: not reproduced.
 """
 
@@ -40,12 +41,18 @@ def divergence(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
 
 
 def convolutions(encoder: nn.Module) -> dict[str, Tensor]:
-    """Copies of the weights of an encoder's convolutions, by name, without those of shortcuts and frozen ones."""
-    return {
+    """Copies of the weights of an encoder's convolutions, by name, without those of shortcuts and frozen ones.
+
+    Of an encoder that has none of these, but an adapter: copies of the adapter's tensors.
+    """
+    found = {
         f"{name}.weight": layer.weight.detach().clone()
         for name, layer in encoder.named_modules()
         if isinstance(layer, nn.Conv2d) and "downsample" not in name and not is_frozen(layer, "weight")
     }
+    if found or getattr(encoder, "adapter", None) is None:
+        return found
+    return {name: each.detach().clone() for name, each in encoder.named_parameters() if each.requires_grad}
 
 
 def check_convolutions(method: str, encoder: nn.Module) -> None:

@@ -225,6 +225,8 @@ class EncoderKeys:
     """The file's content, set by the run."""
     freeze: Any = key(None, part=ROW)
     """What nobody trains, sent once: all | names or globs of tensors, e.g. [conv_proj, blocks.0-7]."""
+    adapter: dict[str, Any] | None = key(None, part=ROW)
+    """What trains in its place, e.g. {name: lora, rank: 8, targets: [qkv, proj]}, see docs/how-to/encoders.md."""
 
 
 @dataclass(kw_only=True)

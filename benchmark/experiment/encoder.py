@@ -12,6 +12,7 @@ from benchmark.configuration.instantiate import SHIPPED, construct, said
 from benchmark.configuration.keys import fits, keys
 from benchmark.configuration.schema import EncoderKeys
 from benchmark.errors import ConfigError, exit_code
+from benchmark.experiment.adapters import adapt
 from benchmark.experiment.initial_weights import start_from_weights
 from methods.core.freezing import freeze
 
@@ -52,7 +53,11 @@ def build(
     ):  # the suite's own fit what is filled in
         try_on(encoder, shape, name)
     start_from_weights(encoder, architecture, where, views)
-    if (chosen := architecture.get("freeze")) is not None:
+    if architecture.get("adapter") is not None:
+        if architecture.get("freeze"):
+            raise ConfigError(f"{where}.freeze: all but {where}.adapter is frozen anyway: leave it out")
+        adapt(encoder, architecture["adapter"], f"{where}.adapter")
+    elif (chosen := architecture.get("freeze")) is not None:
         names = (
             [str(name) for name in chosen] if fits(chosen, list[str | int]) else chosen
         )  # `0` is a module's name too

@@ -151,3 +151,41 @@ def branch_ends(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, Tensor]]:
 def identities(tensors: Mapping[str, Tensor], present: int | Tensor) -> dict[str, Tensor]:
     """The branch ends, with zeros from layer `present` on; `present` may be on a GPU."""
     return {name: tensor * (layer < present) for name, (layer, tensor) in branch_ends(tensors).items()}
+
+
+class SplitAttention(nn.Module):
+    """The attention of a tensor to itself with linear layers `qkv` and `proj`, in the place of torch's own.
+
+    Args:
+        attention: whose weights it takes; with one width, and the batch first.
+    """
+
+    def __init__(self, attention: nn.MultiheadAttention) -> None:
+        super().__init__()
+        width, self.heads = attention.embed_dim, attention.num_heads
+        self.qkv, self.proj = nn.Linear(width, 3 * width, device="meta"), attention.out_proj
+        self.qkv.weight, self.qkv.bias = attention.in_proj_weight, attention.in_proj_bias
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool = False) -> tuple[Tensor, None]:
+        """Tokens `[B, n, width]`, three times the same -> `[B, n, width]`, as torch's attention returns it."""
+        batch, tokens, width = query.shape
+        q, k, v = self.qkv(query).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        rows = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.proj(rows.transpose(1, 2).reshape(batch, tokens, width)), None
+
+
+def split_attention(network: nn.Module) -> None:
+    """Gives each attention of torch's own in a transformer its linear layers; the numbers stay, to rounding."""
+    for name, layer in list(network.named_modules()):
+        if isinstance(layer, nn.MultiheadAttention):
+            network.set_submodule(name, SplitAttention(layer))
+
+
+def join_attention(network: nn.Module) -> None:
+    """The inverse of `split_attention`: the names of tensors are torchvision's again."""
+    for name, layer in list(network.named_modules()):
+        if isinstance(layer, SplitAttention):
+            joined = nn.MultiheadAttention(layer.proj.in_features, layer.heads, batch_first=True, device="meta")
+            joined.in_proj_weight, joined.in_proj_bias = layer.qkv.weight, layer.qkv.bias
+            joined.out_proj.weight, joined.out_proj.bias = layer.proj.weight, layer.proj.bias
+            network.set_submodule(name, joined.train(layer.training))

@@ -12,6 +12,7 @@ from methods.base import MethodError
 from methods.core.freezing import frozen_tensors
 from tests.methods import test_measures
 from tests.methods.contract import WEIGHTS, MethodContract
+from tests.methods.frozen import FrozenContract, check_interrupted
 from tests.methods.toys import EVERYONE, first_round
 from tests.methods.vits import SMALL
 from tests.run_helpers import build_run, difference, execute_run, same, state, train_run, trained
@@ -23,24 +24,9 @@ PLAIN = ("encoder.norm=group", "heads.head_norm=false")
 """Networks without BatchNorm."""
 
 
-class TestFirstBlock(MethodContract):
-    """All of the contract, but that a client is sent the frozen tensors before its first visit."""
-
-    method, variant, overrides = "fedavg", True, (FIRST,)
-    sent = WEIGHTS - BLOCK
-
-    def test_ledger_equals_a_hand_count(self, unbroken):
-        ledger = unbroken.loop.ledger
-        setup = {line: size for line, size in ledger.lines.items() if line[1] == "setup"}
-        rest = {line: size for line, size in ledger.lines.items() if line not in setup}
-        assert rest == {(r, "fit", way, "weights"): 2 * self.sent for r in range(3) for way in ("up", "down")}
-        new, known = {}, set()
-        for round in range(3):
-            drawn = {unbroken.loop.clients[k].id for k in unbroken.loop.cohort(round)}
-            if drawn - known:
-                new[round, "setup", "down", "frozen"] = len(drawn - known) * BLOCK
-            known |= drawn
-        assert setup == new
+class TestFirstBlock(FrozenContract, MethodContract):
+    overrides = (FIRST,)
+    sent, frozen = WEIGHTS - BLOCK, BLOCK
 
     def test_what_is_frozen_is_what_it_was_and_nowhere_but_in_the_model(self, unbroken, tmp_path):
         before = frozen_tensors(build_run(tmp_path, self.method, *self.overrides).loop.method.objective.encoder)
@@ -167,17 +153,10 @@ SETTINGS = {
 @pytest.mark.parametrize("method", [m for m in test_measures.TRAINED if SETTINGS.get(m, ()) is not None])
 def test_under_every_method_a_frozen_block_is_sent_once_and_a_resumed_run_is_the_unbroken_one(method, tmp_path):
     words = (*test_measures.OVERRIDES[method], FIRST, "federation.rounds=2")
-    whole = train_run(tmp_path / "whole", method, *words)
+    whole = check_interrupted(tmp_path, method, *words)
     shown = [*trees.leaves(whole.loop.server)]
     assert not any(str(path[-1]) in ("backbone.0.weight", "backbone.1.weight") for path, _ in shown)
     assert whole.loop.ledger.total("down")["frozen"] == BLOCK * len(whole.loop.ledger.set_up)
-    first = build_run(tmp_path / "again", method, *words)
-    first.loop.restore()
-    first.loop.history.append(first.loop.run_round(0))
-    first.loop.round = 1
-    first.loop.save()
-    again = train_run(tmp_path / "again", method, *words)
-    assert same(state(again), state(whole))
 
 
 REFUSED = {
