@@ -3,7 +3,8 @@
 Decisions
 - torchvision's initial weights, whatever the number of channels. Dropout is left out: it would be visited client by
   client on a GPU, and the small models of DeiT (Touvron et al. 2021) have none either.
-- `features: mean` is the mean of the patches' last tokens, `class` the class token, as in the paper.
+- `features: mean` is the mean of the patches' last tokens, `cls` (or `class`) the class token, as in the paper,
+  `cls+mean` both, as in DINOv2's linear probe, and `patches` all tokens of patches, one after the other.
 - torchvision adds the positions inside its encoder, where all patches must be present. Here they are added before,
   so that `tokens` can leave patches out; with all patches the numbers are torchvision's.
 """
@@ -26,14 +27,14 @@ BRANCH_END = re.compile(r"\.(self_attention\.out_proj|mlp\.3)\.(weight|bias)$")
 
 
 class VisionTransformer(models.VisionTransformer):
-    """torchvision's, without its classifier: `[B, in_channels, image_size, image_size]` -> `[B, width]`.
+    """torchvision's, without its classifier: `[B, in_channels, image_size, image_size]` -> `[B, dim]`.
 
     patches: number of an image's patches, row after row.
     applied: number of first layers that an image passes; all of them, unless a method trains fewer.
 
     Args:
         image_size, patch_size: sides in pixels. width: of a token. depth: layers. heads: of an attention.
-        in_channels: of the images. features: "class" or "mean".
+        in_channels: of the images. features: "cls" (or "class"), "mean", "cls+mean" or "patches".
     """
 
     def __init__(
@@ -49,8 +50,9 @@ class VisionTransformer(models.VisionTransformer):
             )
         super().__init__(image_size, patch_size, depth, heads, width, 4 * width)
         self.heads = nn.Identity()
-        self.features = choose("encoder.features", features, "class", "mean")
+        self.features = choose("encoder.features", features, "cls", "class", "mean", "cls+mean", "patches")
         self.patches = (image_size // patch_size) ** 2
+        self.dim = width * {"cls+mean": 2, "patches": self.patches}.get(features, 1)
         self.applied = depth
         if in_channels != 3:
             self.conv_proj = nn.Conv2d(in_channels, width, patch_size, patch_size)
@@ -69,8 +71,12 @@ class VisionTransformer(models.VisionTransformer):
         return self.encoder.ln(rows)
 
     def pooled(self, tokens: Tensor) -> Tensor:
-        """The features `[B, width]` of an image by its tokens."""
-        return tokens[:, 0] if self.features == "class" else tokens[:, 1:].mean(1)
+        """The features `[B, dim]` of an image by its tokens."""
+        if self.features == "patches":
+            return tokens[:, 1:].flatten(1)
+        if self.features == "cls+mean":
+            return torch.cat([tokens[:, 0], tokens[:, 1:].mean(1)], 1)
+        return tokens[:, 1:].mean(1) if self.features == "mean" else tokens[:, 0]
 
     def forward(self, x: Tensor) -> Tensor:
         """Images -> features."""
@@ -90,16 +96,18 @@ def vit(
     """A vision transformer (Dosovitskiy et al. 2021) of any size.
 
     Args:
-        width: number of features, a multiple of `heads`. depth: number of layers. heads: of each layer's attention.
+        width: of a token, a multiple of `heads`. depth: number of layers. heads: of each layer's attention.
         patch_size: side of a patch in pixels; 16 for images of 224.
-        features: "class" (the class token) or "mean" (of the patches' tokens).
+        features: "cls" or "class" (the class token), "mean" (of the patches' tokens), "cls+mean" (both), "patches" (all
+            their tokens).
         in_channels: channels of the images. image_size: their side in pixels.
 
     >>> vit(width=96, depth=4, heads=3).dim
     96
     """
     shape = {"width": width, "depth": depth, "heads": heads, "in_channels": in_channels}
-    return Encoder(VisionTransformer(image_size=image_size, patch_size=patch_size, features=features, **shape), width)
+    network = VisionTransformer(image_size=image_size, patch_size=patch_size, features=features, **shape)
+    return Encoder(network, network.dim)
 
 
 def _deit(width: int, heads: int, patch_size: int, features: str, in_channels: int, image_size: int) -> Encoder:
