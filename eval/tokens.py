@@ -5,6 +5,7 @@ of the map that its last adaptive pooling averages.
 """
 
 from collections.abc import Callable
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torchvision.models import VisionTransformer
@@ -15,9 +16,9 @@ Tokens = Callable[[Tensor], Tensor]
 
 def tokens_of(encoder: nn.Module) -> Tokens | None:
     """What gives an encoder's tokens; None where it shows none."""
-    network = getattr(encoder, "backbone", encoder)
+    network: Any = getattr(encoder, "backbone", encoder)
     if hasattr(network, "tokens"):
-        return network.tokens  # type: ignore[no-any-return]
+        return cast(Tokens, network.tokens)
     if isinstance(network, VisionTransformer):
         return lambda images: _seen(network, network.encoder, images, lambda given, out: out)
     if hasattr(network, "forward_features"):

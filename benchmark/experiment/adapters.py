@@ -145,7 +145,8 @@ def write(encoder: nn.Module, folder: Path, file: Path) -> None:
         raise ConfigError("format=peft is for an encoder with an adapter (encoder.adapter): choose another format")
     if chosen.average == "product":
         raise ConfigError("format=peft: under average: product the layers' own weights move too: choose another format")
-    peft, network = _import_peft("format=peft"), _network(encoder)
+    peft = _import_peft("format=peft")
+    network: Any = _network(encoder)
     from safetensors.torch import save
 
     state = peft.get_peft_model_state_dict(network)

@@ -12,6 +12,7 @@ Decisions
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -193,7 +194,7 @@ def join_attention(network: nn.Module) -> None:
     """The inverse of `split_attention`: the names of tensors are torchvision's again."""
     for name, layer in list(network.named_modules()):
         if isinstance(layer, SplitAttention):
-            joined = nn.MultiheadAttention(layer.proj.in_features, layer.heads, batch_first=True, device="meta")
+            joined: Any = nn.MultiheadAttention(layer.proj.in_features, layer.heads, batch_first=True, device="meta")
             joined.in_proj_weight, joined.in_proj_bias = layer.qkv.weight, layer.qkv.bias
             joined.out_proj.weight, joined.out_proj.bias = layer.proj.weight, layer.proj.bias
             network.set_submodule(name, joined.train(layer.training))
