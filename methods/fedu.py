@@ -50,7 +50,7 @@ def convolutions(encoder: nn.Module) -> dict[str, Tensor]:
         for name, layer in encoder.named_modules()
         if isinstance(layer, nn.Conv2d) and "downsample" not in name and not is_frozen(layer, "weight")
     }
-    if found or getattr(encoder, "adapter", None) is None:
+    if found or getattr(encoder, "trained_adapter", None) is None:
         return found
     return {name: each.detach().clone() for name, each in encoder.named_parameters() if each.requires_grad}
 

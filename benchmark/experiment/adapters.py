@@ -99,7 +99,7 @@ def adapt(encoder: nn.Module, section: Any, where: str) -> None:
         peft.inject_adapter_in_model(config, network)
     except (ValueError, NotImplementedError) as error:  # a layer that peft refuses
         raise ConfigError(f"{where}: {str(error).splitlines()[0]}") from error
-    encoder.adapter = chosen  # type: ignore[assignment]
+    encoder.trained_adapter = chosen  # type: ignore[assignment]
     trains = {id(parameter) for parameter in encoder.parameters() if parameter.requires_grad}
     bases = [layer.base_layer for _, layer in _layers(encoder)] if chosen.average == "product" else []
     for at, owner in encoder.named_modules():
@@ -112,7 +112,7 @@ def adapt(encoder: nn.Module, section: Any, where: str) -> None:
 
 def factors(encoder: nn.Module) -> list[Factors]:
     """The factors of an adapter whose products are averaged; empty for any other encoder."""
-    chosen = getattr(encoder, "adapter", None)
+    chosen = getattr(encoder, "trained_adapter", None)
     if chosen is None or chosen.average != "product":
         return []
 
@@ -140,7 +140,7 @@ def write(encoder: nn.Module, folder: Path, file: Path) -> None:
 
     Raises ConfigError: the encoder has no adapter, or its other weights have moved too.
     """
-    chosen = getattr(encoder, "adapter", None)
+    chosen = getattr(encoder, "trained_adapter", None)
     if chosen is None:
         raise ConfigError("format=peft is for an encoder with an adapter (encoder.adapter): choose another format")
     if chosen.average == "product":

@@ -82,7 +82,7 @@ def check_frozen(method: Any) -> None:
                 f"encoder.freeze, encoder.adapter: {type(owner).__name__} needs all weights of the encoder: "
                 f"{owner.whole_encoder}; leave them out"
             )
-    if method.whole_layers and getattr(method.objective.encoder, "adapter", None) is not None:
+    if method.whole_layers and getattr(method.objective.encoder, "trained_adapter", None) is not None:
         raise MethodError(f"encoder.adapter: {type(method).__name__} {method.whole_layers}; leave it out")
     if not any(parameter.requires_grad for parameter in method.parameters()):
         raise MethodError(

@@ -81,7 +81,7 @@ def test_average_product_is_the_mean_of_products_and_that_of_factors_is_not(tmp_
         words = (lora(extra=f", average: {average}"), EVERYONE, "training.epochs=3", "optimizer.lr=0.5")
         run, before, sent = first_round(tmp_path / average, "fedavg", *words)
         encoder = run.loop.method.objective.encoder
-        encoder.adapter = encoder.adapter._replace(average="product")
+        encoder.trained_adapter = encoder.trained_adapter._replace(average="product")
         layers = adapters.factors(encoder)
         frozen = {"encoder": {name: tensor.clone() for name, tensor in encoder.state_dict().items()}}
         total = sum(visit.client.examples for visit, _ in sent)
