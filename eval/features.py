@@ -1,6 +1,6 @@
 """Features of a frozen encoder: extracted once, in eval mode, and shared by every protocol."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -147,16 +147,31 @@ def extract(
 
 
 def recalibrate(
-    encoder: nn.Module, images: Images, prepare: Prepare, batch_size: int = 512, device: Device | None = None
+    encoder: nn.Module,
+    images: Images,
+    prepare: Prepare,
+    batch_size: int = 512,
+    device: Device | None = None,
+    kept: Sequence[nn.Module] = (),
 ) -> None:
     """Estimate the running statistics of all BatchNorm layers anew, as the mean over batches of plain images.
 
     For encoders whose averaged statistics fit no client. Parameters stay; the encoder ends in eval mode.
 
+    kept: layers that keep their statistics, and normalise by them.
+
     Raises EvalError: the images are not uint8 or none.
     """
     device = device or device_of(encoder)
-    update_bn(_batches(images, prepare, batch_size, device), encoder, device=torch.device(device))
+    before = [(layer, {name: value.clone() for name, value in layer.state_dict().items()}) for layer in kept]
+
+    def batches() -> Iterator[Tensor]:
+        for layer, state in before:  # by now `update_bn` has reset all layers and set them to train
+            layer.load_state_dict(state)
+            layer.eval()
+        yield from _batches(images, prepare, batch_size, torch.device(device))
+
+    update_bn(batches(), encoder, device=torch.device(device))
     encoder.eval()
 
 

@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 from eval.features import EvalError, Features, Note, Prepare, Progress, device_of, ignore
 from eval.inversion import ObservedStep
 from eval.shares import ObservedReplies
+from eval.tokens import tokens_of
 
 
 class Crop(NamedTuple):
@@ -132,6 +133,7 @@ class Subject:
             "": False,
             "members": self.members is None or inputs is None or inputs.view is None,
             "test_clients": not (features.test_clients >= 0).any(),
+            "tokens": inputs is None or tokens_of(inputs.encoder) is None,
             "held_out": inputs is None or not len(features.held_out),
             "views": None in (features.view_a, features.view_b, features.view_clients),
             "target": name not in self.targets,
@@ -148,6 +150,7 @@ REASONS = {
     "client_replies": "it reads class shares from replies that the server sees client by client: this run has none, or "
     "give Subject.client_replies",
     "members": "it looks for the images that the encoder was trained on, give Subject.members and EncoderInputs.view",
+    "tokens": "it looks at what an encoder's features are pooled from, and this one shows neither tokens nor a map",
     "projector": "it scores the outputs of a projector, and there is none, or its BatchNorm has no statistics",
     "test_clients": "it scores clients or domains apart, and the test images name none: put them in folders "
     "test/<client>/<class>/, or give a table with a column `client`",

@@ -32,8 +32,7 @@ class DataConfig:
     channels: int | None = None
     """1: grey | 3: colour | None: as the images are, 3 for image files."""
     levels: Any = None
-    """The grey level of 16-bit images that is white, e.g. 4095 for 12 bits | max: the largest of the training images |
-    None: the largest of the file's depth."""
+    """White of 16-bit images, e.g. 4095 for 12 bits | max: the largest of the training images | None: by the depth."""
     labels: bool = True
     """Whether folders of images name classes, or the column of a table; false: images have no labels."""
     limit: float | None = None
@@ -41,8 +40,7 @@ class DataConfig:
     probe: str | None = None
     """Another data set whose labelled images the protocols use; None: those in the folder's probe/, else its own."""
     hold_out: bool = key(False, part=IMAGES, older=True)
-    """Hold a fifth of unlabelled images out as test though labelled ones, of probe/ or `probe`, are scored; false: all
-    train. Without such a fifth is always held out where there is no test."""
+    """Hold a fifth of unlabelled images out as test even where labelled ones (probe/, `probe`) are scored; false: none."""
     order: str = key("canonical", choices=("canonical", "source"), part=IMAGES, older="source")
     """canonical: images by class and name, without names by class and pixels | source: as the files have them."""
     options: dict[str, Any] = key({})
@@ -127,8 +125,7 @@ class TrainingConfig:
     min_batch_size: int | None = key(None, minimum=1, formerly="smallest_batch")
     """Fewest images of a short last batch that is trained on, without drop_last; None: 2, or 1 for one-view losses."""
     views: str = key("joint", choices=("joint", "separate"))
-    """joint: all views of a batch pass the networks together | separate: one after the other, so that BatchNorm
-    normalises each by itself."""
+    """joint: all views of a batch pass the networks together | separate: one by one, each normalised by itself."""
     precision: str = key("32-true", choices=("32-true", "tf32", "bf16-mixed", "64-true"), hashed=True)
     """32-true, on a GPU too | tf32: a GPU's shorter products in matrices and convolutions | bf16-mixed | 64-true."""
     channels_last: bool = key(False, hashed=True)
@@ -162,8 +159,7 @@ class EvaluationConfig:
     batch_size: int = key(500, minimum=1)
     """Images a forward pass of feature extraction."""
     best_on_test: str | None = None
-    """One of the protocols, run on the test images after every round too. Its best round is recorded beside the last
-    one, as accuracy_best_on_test: for papers that report it; not comparable with other scores."""
+    """A protocol of the test images after every round too; accuracy_best_on_test is its best, as some papers report."""
 
 
 @dataclass(kw_only=True)
@@ -226,6 +222,10 @@ class EncoderKeys:
     """What it starts from: a file or, for methods.networks.torchvision, a name such as IMAGENET1K_V1."""
     weights_sha256: str | None = key()
     """The file's content, set by the run."""
+    freeze: Any = key(None, part=ROW)
+    """What nobody trains, sent once: all | names or globs of tensors, e.g. [conv_proj, blocks.0-7]."""
+    adapter: dict[str, Any] | None = key(None, part=ROW)
+    """What trains in its place, e.g. {name: lora, rank: 8, targets: [qkv, proj]}, see docs/how-to/encoders.md."""
 
 
 @dataclass(kw_only=True)

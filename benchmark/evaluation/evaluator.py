@@ -21,6 +21,7 @@ from eval.features import Features, extract, ignore, recalibrate
 from eval.inputs import Crop, EncoderInputs, Subject
 from eval.protocol import PROTOCOLS, evaluate, find
 from methods.base import FederatedMethod, Tree
+from methods.core.freezing import keeps_statistics
 from methods.core.recalibration import has_batch_norm
 
 VIEWS = 10_000
@@ -71,7 +72,8 @@ class Evaluator:
         if method.dtype == torch.float64:  # images are float32
             network = deepcopy(network).float()
         if self.recalibrated if recalibrated is None else recalibrated:
-            recalibrate(network, self._shuffled, self.plain, self.batch_size, self.device)
+            kept = [layer for layer in network.modules() if keeps_statistics(layer)]
+            recalibrate(network, self._shuffled, self.plain, self.batch_size, self.device, kept)
         return network.eval()
 
     def encoders(self, exported: Mapping[str, Tree]) -> Iterator[tuple[str, nn.Module]]:

@@ -39,6 +39,7 @@ from datamodules.signatures import signature_of
 from datamodules.sources import Source
 from methods import trees
 from methods.base import FederatedMethod, Objective
+from methods.core.freezing import check_frozen
 from methods.optimizers import decay_matrices_only
 
 DECAY_ALL = "decay_norms_and_biases"
@@ -160,6 +161,7 @@ def method_over(
             },
         )
     objective.check_staying([part for part in built.staying if part not in built.travelling])  # FedEMA's do both
+    check_frozen(built)
     objective.separate_views = training.views == "separate"
     if training.precision == "64-true":
         built.double()  # after the draw of the initial weights, which are those of every precision

@@ -77,7 +77,8 @@ class FederatedLoop:
         self.uplink = uplink
         self.checkpoint = Checkpoint(folder, config_hash)
         self.client_state = ClientState(folder / "memory", fabric.device)
-        self.ledger = CommunicationLedger()
+        frozen = {name: trees.nbytes(each.frozen()) for name, each in method.architectures.items()}
+        self.ledger = CommunicationLedger(frozen)
         self.costs = VisitCosts(executor.images)
         self.history: list[dict[str, Any]] = []
         self.environments: list[dict[str, Any]] = []

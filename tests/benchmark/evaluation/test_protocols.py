@@ -62,7 +62,8 @@ def test_all_are_the_short_ones_and_papers_the_long_ones():
     assert set(everything) - set(expanded(["all"], "cifar10", inputs)) == {"projected/v1"}
     without = set(everything) - set(expanded(["all"], "cifar10", OPTIONAL, labelled=False))
     assert without == {name for name in everything if find(name).uses_labels}
-    assert set(papers) - set(expanded(["papers"], "cifar10")) == {"inversion/v1", "shares/v1", "semi-orchestra/v2"}
+    more = {"inversion/v1", "shares/v1", "semi-orchestra/v2", "attentive/v1"}
+    assert set(papers) - set(expanded(["papers"], "cifar10")) == more
     assert expanded(["knn/v1", "all", "knn/v1"], "cifar10", OPTIONAL)[0] == "knn/v1"
     assert len(expanded(["knn/v1", "all"], "cifar10", OPTIONAL)) == len(everything)
 
