@@ -40,7 +40,7 @@ class DataConfig:
     probe: str | None = None
     """Another data set whose labelled images the protocols use; None: those in the folder's probe/, else its own."""
     hold_out: bool = key(False, part=IMAGES, older=True)
-    """Hold a fifth of unlabelled images out as test even where labelled ones (probe/, `probe`) are scored; false: none."""
+    """Hold a fifth of unlabelled images out as test even where labelled ones (probe/, `probe`) are scored."""
     order: str = key("canonical", choices=("canonical", "source"), part=IMAGES, older="source")
     """canonical: images by class and name, without names by class and pixels | source: as the files have them."""
     options: dict[str, Any] = key({})

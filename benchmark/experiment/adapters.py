@@ -189,5 +189,5 @@ def _import_peft(where: str) -> ModuleType:
         return importlib.import_module("peft")
     except ImportError as error:
         raise ConfigError(
-            f"{where} needs the package peft ({error}): install this suite with its extra: pip install 'fulcrum-ful[peft]'"
+            f"{where} needs the package peft ({error}): install the extra: pip install 'fulcrum-ful[peft]'"
         ) from error
