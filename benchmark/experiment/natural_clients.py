@@ -19,7 +19,7 @@ from datamodules.sources import HELD_OUT, Source
 
 
 class HeldOut(NamedTuple):
-    """Clients that nobody trains on: their names, and sorted indices of the images of all others."""
+    """Clients that nobody trains on: their names, sorted indices of the images of all others, and a line about them."""
 
     names: frozenset[str]
     rest: np.ndarray
@@ -39,19 +39,22 @@ def held_out(config: DictConfig, images: Source) -> HeldOut | None:
     check({"held_out": given}, {"held_out": COMMON["held_out"]}, "partition", "a partition")
     whole, seed = images.whole or images, partition_seed(config)
     if is_natural(section):
-        count, _ = section.pop("clients", None), section.pop("min_size", None)
+        count = section.pop("clients", None)
+        if "min_size" not in _takes(section):
+            section.pop("min_size", None)
         named = _named(section, whole, seed, count, allow_empty=True)
     else:
         named = natural.by_folder(whole.train.clients, whole.name, "partition.held_out")
     names = named.names or tuple(map(str, range(len(named.parts))))
     chosen = natural.held_out(names, given, seed=seed)
-    out = np.concatenate([part for name, part in zip(names, named.parts, strict=True) if name in set(chosen)])
+    apart = frozenset(chosen)
+    out = np.concatenate([part for name, part in zip(names, named.parts, strict=True) if name in apart])
     note = (
         f"{len(chosen):,} of {len(names):,} clients, with {len(out):,} of {sum(map(len, named.parts)):,} images, are "
         f"held out: {first(chosen, 5)}"
     )
     kept = np.setdiff1d(np.arange(len(whole.train.labels)) if images.rows is None else images.rows, out)
-    return HeldOut(frozenset(chosen), kept if images.rows is None else np.searchsorted(images.rows, kept), note)
+    return HeldOut(apart, kept if images.rows is None else np.searchsorted(images.rows, kept), note)
 
 
 def partition_seed(config: DictConfig) -> int:
@@ -80,7 +83,7 @@ def natural_clients(
     Raises ConfigError, PartitionError: a key that means nothing here, or a client that cannot train.
     """
     section = dict(section)
-    takes = signature_of(locate(section, "partition")).named if section.get("class") else {}
+    takes = _takes(section)
     count = section.pop("clients", None)
     min_size = None if "min_size" in takes else section.pop("min_size", None)  # a function may have its own
     check({"min_size": min_size}, {"min_size": int | None}, "partition", "a partition")
@@ -103,6 +106,11 @@ def natural_clients(
     way = ", or set partition.min_size=2 to leave such clients out"
     refuse_small(held.parts, held.names, f"give it more images{'' if min_size or 'min_size' in takes else way}")
     return _with_ids(held, ids)
+
+
+def _takes(section: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of the user's function that a section names; none where it names no function."""
+    return signature_of(locate(section, "partition")).named if section.get("class") else {}
 
 
 def _named(

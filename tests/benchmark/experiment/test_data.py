@@ -9,6 +9,12 @@ from benchmark.experiment import data, factory
 from datamodules.errors import PartitionError
 from tests.run_helpers import TINY, build_run, execute_run
 
+
+def in_turn(labels, min_size):
+    """A user's function, with an argument that is a key of other partitions."""
+    return [np.arange(k, len(labels), min_size + 1) for k in range(min_size + 1)]
+
+
 PARTS = [np.arange(k + 2) for k in range(5)]
 
 
@@ -154,6 +160,13 @@ class TestHeldOut:
         with pytest.raises((ConfigError, PartitionError), match=line) as error:
             data.clients_of(given, data.source(given))
         assert "\n" not in str(error.value)
+
+    def test_those_of_a_function_are_held_out_whatever_arguments_it_has(self):
+        words = (f"partition.class={__name__}.in_turn", "partition.min_size=2", "partition.clients=null")
+        given = config(*words, "partition.held_out=[2]")
+        held = data.clients_of(given, data.source(given))
+        assert [part[0] for part in held.parts] == [0, 1]
+        assert held.held_out.tolist() == list(range(2, 79, 3))
 
     def test_those_that_a_file_names_are_held_out_before_small_ones_and_ids_count_the_others(self, tmp_path):
         file = tmp_path / "clients.csv"
