@@ -193,7 +193,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("words", "line"),
         [
-            (["format=onx"], "format=onx: choose torch, safetensors, onnx (did you mean 'onnx'?)"),
+            (["format=onx"], "format=onx: choose torch, safetensors, onnx, peft (did you mean 'onnx'?)"),
             (["encoder=globl"], "(did you mean 'global'?): choose one of this run's: encoder=NAME of global"),
             (["--format", "onnx"], "overrides have no dashes: format=onnx"),
             (["optimizer.lr=3"], "cannot be resumed or evaluated with a changed config"),
