@@ -65,7 +65,7 @@ check: install  ## format, lint, types, the import rule, known-bad versions of d
 	$(BIN)/python -m benchmark.audit.dependencies
 	$(DOCS)
 
-pages: install  ## write what follows from a new method, objective or protocol: tables, golden numbers, privacy sheet
+pages: install  ## write what follows from a new method, objective or protocol: tables, golden numbers, privacy and cost sheet
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark.audit.pages
 	OMP_NUM_THREADS=2 $(BIN)/python -m leaderboards.error_rates
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.test_kernels

@@ -110,7 +110,7 @@ def dry_loop(
         channels_last=config.training.channels_last,
         dtype=method.dtype,
         drop_last=config.training.drop_last,
-        smallest=factory.min_batch_size(config, method),
+        smallest=config.training.min_batch_size or method.objective.min_batch_size,
     )
     fabric = fabric or factory.fabric(merge(config, ["devices=1"]), RankProcesses())
     work = executor(fabric, method, data, factory.local_training(config), Streams(config.seed))

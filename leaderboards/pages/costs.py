@@ -68,12 +68,13 @@ def filled(page: str, sheet: Sheet) -> str:
 
 
 def table(lines: Iterable[Line]) -> Table:
-    """Lines for the terminal."""
+    """Lines for the terminal, side by side."""
+    name, *rows = zip(COLUMNS, *map(cells, lines), strict=True)
     result = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
-    for column in COLUMNS:
-        result.add_column(column, overflow="fold")
-    for line in lines:
-        result.add_row(*map(Text, cells(line)))
+    for heading in name:
+        result.add_column(Text(heading), overflow="fold")
+    for row in rows:
+        result.add_row(*map(Text, row))
     return result
 
 

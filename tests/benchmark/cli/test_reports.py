@@ -6,11 +6,12 @@ import shutil
 import pytest
 import yaml
 
+from benchmark.audit import cost_sheet
 from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available
 from eval.protocol import PROTOCOLS
 from leaderboards import store
-from leaderboards.pages import privacy
+from leaderboards.pages import costs, privacy
 from tests.leaderboards.test_schema import marks
 from tests.run_helpers import TINY
 
@@ -94,6 +95,41 @@ class TestPrivacy:
         assert "digits is a scenario, and a sheet is of a method alone" in refused("privacy", "digits", "fedsc")
         assert "of which method?" in refused("privacy", "method.sigma=1")
         assert "docs/reference/privacy-sheet.md" in refused("privacy")
+
+
+class TestCosts:
+    SMALL = ("encoder.class=methods.networks.convnet", "federation.rounds=1", "partition.clients=1000")
+
+    def test_named_methods_are_shown_over_the_encoder_that_is_given(self, call, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        code, out, _ = call("costs", "fedavg", *self.SMALL)
+        assert code == 0
+        assert {"fedavg", "convnet", "reference", "50", "64"} <= set(out.split())
+        assert not list(tmp_path.iterdir())
+
+    def test_without_a_name_the_page_is_written(self, call, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("benchmark.cli.reports.available", lambda group: ["fedavg", "untrained"])
+        monkeypatch.setattr(cost_sheet, "ENCODERS", {"small": "methods.networks.convnet"})
+        monkeypatch.setattr(cost_sheet, "IMAGES", 500)
+        (tmp_path / "leaderboards" / "results").mkdir(parents=True)
+        (tmp_path / "docs" / "reference").mkdir(parents=True)
+        guide = tmp_path / "docs" / "reference" / "cost-sheet.md"
+        guide.write_text(marks("costs", "old"))
+        (tmp_path / "docs" / "reproduction.md").write_text(marks("published"))
+        assert call("costs")[0] == 0
+        (line,) = costs.read(tmp_path / "leaderboards" / "costs.json").lines
+        assert (line.name, line.encoder, line.images) == ("fedavg", "small", 50)
+        assert line.up == line.down > line.gradients  # with running statistics
+        page = guide.read_text()
+        assert ("old" in page, "| fedavg | small | reference | 50 | 64 |" in page) == (False, True)
+
+    def test_mistakes(self, refused, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        assert "unknown method 'fedvag' (did you mean 'fedavg'?)" in refused("costs", "fedvag")
+        assert "of which method?" in refused("costs", "training.batch_size=8")
+        assert "docs/reference/cost-sheet.md" in refused("costs")
+        assert "set encoder.class=methods.networks.vit_tiny" in refused("costs", "lwfedssl", self.SMALL[0])
 
 
 class TestBoard:

@@ -50,7 +50,7 @@ class RealVisits(SequentialExecutor):
 
 
 def real_operations(config):
-    """By phase, over all rounds, and the optimiser's numbers."""
+    """By phase, over all rounds."""
     with dry_loop(config, RealVisits, **SIZE) as loop:
         loop.executor.counted = {}
         for round in range(loop.rounds):
@@ -67,7 +67,8 @@ def check(method, *words):
     config = config_of(method, *words)
     found, rounds = costs(config, **SIZE), config.federation.rounds
     real = real_operations(config)
-    assert found["flops"] * rounds == pytest.approx(sum(real.values()), rel=1e-3)
+    # SSD's clients make their basis at the start of a visit, which does not count
+    assert found["flops"] * rounds == pytest.approx(sum(real.values()), rel=2e-3 if method == "ssd" else 1e-6)
     assert found["phases"].keys() == real.keys()
 
 
@@ -80,8 +81,8 @@ METHODS = [
 OTHERS = [
     ("orchestra", "objective.bank=16"),
     ("fedavg", "objective=moco", "training.views=separate"),
-    ("flesd", "training.precision=bf16-mixed"),
-    *((name,) for name in ("calibre", "fedca", "fedema", "fedu2", "fedx", "flesd", "scaffold", "ssd")),
+    ("fedx", "training.precision=bf16-mixed"),
+    *((name,) for name in ("calibre", "fedca", "fedema", "fedu2", "flesd", "scaffold", "ssd")),
 ]
 
 

@@ -108,6 +108,23 @@ def test_seeds_of_a_row_are_a_column_of_means_and_spreads(folders):
     assert dict(zip(differing.columns[0].cells, differing.columns[1].cells, strict=True))["seed"] == "0, 1, 2"
 
 
+def test_what_was_counted_of_a_client_is_a_cost_where_a_run_has_it(folders):
+    runs = [read_run(folder) for folder in folders[:2]]
+    assert "operations" not in str(_costs(runs))
+    counted = {"flops": 2.5e9, "memory": 3_000_000, "kept": 0}
+    with_it = replace(runs[0], record={**runs[0].record, "costs": counted})
+    shown = _costs([with_it, runs[1]])
+    assert shown["operations of a client, a round"] == ["GFLOP", "2.5", ""]
+    assert shown["memory of a client"] == ["MB", "3.0", ""]
+
+
+def _costs(runs):
+    """Name -> unit and cells of the table of costs."""
+    pools = pooled(runs)
+    (table,) = (each for each in tables(pools, names(pools), []) if each.title == "costs")
+    return {name: cells for name, *cells in zip(*(column.cells for column in table.columns), strict=True)}
+
+
 def test_a_pool_is_of_one_setting_and_of_as_many_rounds(folders):
     first, second, early = (read_run(folder) for folder in folders)
     same = {"knn/v1": {"accuracy": 50.0}}
