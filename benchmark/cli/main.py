@@ -52,6 +52,7 @@ RUN_WORDS = """words of run:
   SCENARIO             a name from `list scenarios`, or a .yaml file: data set, clients, training, evaluation
   METHOD               a name from `list methods`, a row of a suite such as fedavg-byol, a .yaml file, or an import path
   suite=NAME           a name from `list suites`; methods=A,B and seeds=0,1 choose some of its runs
+  jobs=N               how many of several runs go side by side, on a device each (auto)
   seeds=0,1,2          the same run under each seed; seed=1 is one run
 
 keys of most use; docs/how-to/run.md says more, benchmark/configuration/schema.py has all:

@@ -40,7 +40,7 @@ def test_the_help_names_groups_and_keys_that_there_are(call):
     assert f"list [{' | '.join(titles)}]" in call("list", "--help")[1]
     code, out, _ = call("run", "--help")
     assert code == 0
-    words = set(re.findall(r"[\w.]+=", out)) - {"key=", "suite=", "methods=", "seeds="}
+    words = set(re.findall(r"[\w.]+=", out)) - {"key=", "suite=", "methods=", "seeds=", "jobs="}
     assert {"objective=", "data.root=", "output=", "logger=", "devices=", "row=", "scenario="} <= words
     sections = {key.rpartition(".")[::2] for key in (word.strip("=") for word in words) if "KEY" not in key}
     config = compose("digits", "ssd", [])
