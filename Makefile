@@ -9,6 +9,7 @@ SEEDS ?=
 JOBS ?=
 DATA ?= data
 TABLE ?=
+WHEEL_FILE ?=
 DEVICES ?= auto
 BENCH ?=
 FUZZ ?= 2000
@@ -24,13 +25,13 @@ DOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 WORKERS = --numprocesses auto --maxprocesses 8 --dist worksteal
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(WORKERS)
 
-.PHONY: help install benchmark test quick long mutants check pages docs tutorials fuzz rehearse soak ranks scenarios parity computed regress board site publish privacy campaign bench gpu clean
+.PHONY: help install benchmark test quick long mutants check pages docs tutorials fuzz rehearse soak ranks scenarios parity parity-libraries computed regress board site publish privacy costs campaign bench gpu wheel clean
 
 help:  ## this list
-	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  SUITE=digits METHODS=fedavg,ssd SEEDS=0,1 DATA=folder DEVICES=2 JOBS=1 narrow down or widen `make benchmark`.'
-	@echo '  BENCH=floor,peers,views,ranks,scale,terms,startup,evaluation,threads chooses what `make bench` measures.'
+	@echo '  BENCH=floor,peers,views,ranks,scale,terms,startup,evaluation,threads,libraries chooses what `make bench` measures.'
 
 install: $(VENV)/.installed  ## make .venv with the pinned versions
 
@@ -94,6 +95,9 @@ scenarios: install  ## two rounds of every paper's setting at full model size: m
 parity: install  ## compare methods with their authors' codes, write docs/reference/parity.md: a quarter of an hour
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark parity accelerator=cpu
 
+parity-libraries: install  ## compare with the libraries people install, write docs/reference/libraries.md (ARGS=newest=true: what has changed): some minutes
+	$(BIN)/python -m benchmark.parity.libraries $(ARGS)
+
 computed: install  ## measure again the published numbers whose computations take minutes (NAMES="simulated/fedsc-rate")
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark.audit.computations $(NAMES)
 
@@ -112,6 +116,9 @@ publish: install  ## the records as a Weights & Biases dashboard, offline first
 privacy: install  ## write what leaves a client under every method into docs/reference/privacy-sheet.md
 	$(BIN)/python -m benchmark privacy
 
+costs: install  ## count what a client pays under every method into docs/reference/cost-sheet.md: half an hour
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmark costs
+
 campaign: install  ## run CAMPAIGN=ssd-main for MINUTES=30, resumed by the next call (docs/how-to/campaigns.md)
 	$(BIN)/python -m benchmark campaign $(CAMPAIGN) data.root=$(DATA) devices=$(DEVICES) \
 		$(if $(MINUTES),minutes=$(MINUTES)) $(ARGS)
@@ -121,6 +128,9 @@ bench: install  ## measure speed beside a bare loop and other frameworks (BENCH=
 
 gpu: install  ## all that a half hour on a GPU can tell, in `gpu/` (MINUTES=25; without a GPU a rehearsal; docs/how-to/gpu.md)
 	$(BIN)/python -m benchmark.speed gpu minutes=$(or $(minutes),$(MINUTES),25) data.root=$(DATA) $(ARGS)
+
+wheel: install  ## build the wheel (or WHEEL_FILE=), install it with all it needs, and run its commands: half an hour
+	WHEEL=install WHEEL_FILE=$(WHEEL_FILE) $(BIN)/python -m pytest -m long -s tests/test_wheel.py
 
 clean:  ## remove what checks and tests leave behind
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build site *.egg-info

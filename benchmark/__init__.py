@@ -10,6 +10,10 @@ from pathlib import Path
 
 ROOT = str(Path(__file__).parents[1])
 """The folder of the five packages."""
+IS_CHECKOUT = (Path(ROOT) / "fulcrum.py").is_file()
+"""Whether they are a checkout's, not those of an installed wheel."""
+PROGRAM = "python -m benchmark" if IS_CHECKOUT else "fulcrum"
+"""What a user types to start the command."""
 
 
 def _import_the_others() -> None:

@@ -41,9 +41,6 @@ from leaderboards.schema import Record
 if TYPE_CHECKING:
     import pandas
 
-COMMITTED = Path(__file__).parents[1] / "leaderboards" / "results"
-"""The records that a checkout has."""
-
 
 def compose(scenario: str, method: str | type, overrides: Iterable[str] | Mapping[str, Any] = ()) -> DictConfig:
     """The config of one run.
@@ -158,7 +155,7 @@ def load_records(*folders: str | Path) -> list[Record]:
 
     Raises RecordError: a missing folder, an invalid record, or two of one run that differ.
     """
-    return [record for folder in folders or (COMMITTED,) for record in store.collect(folder)]
+    return [record for folder in folders or (store.COMMITTED,) for record in store.collect(folder)]
 
 
 def to_dataframe(records: Iterable[Record]) -> "pandas.DataFrame":

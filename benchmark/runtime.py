@@ -18,13 +18,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmark import ROOT
+from benchmark import IS_CHECKOUT, ROOT
 
 STARTED = time.monotonic()
 """When this process began, after Python's own start."""
 
 SPINS = "10000"
 """Checks of a waiting thread before it sleeps."""
+
+FILE = "fulcrum.py" if IS_CHECKOUT else "__init__.py"
+"""The command's file, in the folder of the packages."""
 
 is_program = False
 """Whether this process is the command; called from Python, as by a notebook, the suite starts no processes."""
@@ -37,7 +40,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 
 def program(*words: str) -> list[str]:
     """The command with these words, to be started from any folder; nothing in that folder is taken for the suite's."""
-    return [sys.executable, "-P", str(Path(ROOT) / "fulcrum.py"), *words]
+    return [sys.executable, "-P", str(Path(ROOT) / FILE), *words]
 
 
 def put_working_folder_last() -> None:

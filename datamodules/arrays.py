@@ -1,6 +1,7 @@
 """Images that other libraries hold: NumPy files, and Hugging Face data sets saved to disk."""
 
 import io
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +31,11 @@ def of_numpy(path: Path, options: Mapping[str, Any]) -> Raw:
 
     Raises DataError: arrays of other names, types or shapes, or none.
     """
-    arrays = _stored(path)
+    return of_arrays(_stored(path), str(path), options)
+
+
+def of_arrays(arrays: Mapping[str, np.ndarray], path: str, options: Mapping[str, Any]) -> Raw:
+    """The data set of these arrays, as `of_numpy` says. path: where they are from, for messages."""
     known = f"the arrays are {', '.join(f'{split}_{key}' for split in SPLITS for key in KEYS)}"
     found: dict[str, dict[str, str]] = {}  # split as the arrays call it -> key -> name of the array
     for name in arrays:
@@ -49,7 +54,7 @@ def of_numpy(path: Path, options: Mapping[str, Any]) -> Raw:
     train = options.get("train") or next((split for split in parts if split_of(split) == "train"), None)
     if train is None:
         raise DataError(f"{path} has no array train_images: {known}")
-    chosen, notes = choose(parts, str(path), options)
+    chosen, notes = choose(parts, path, options)
     read = {}
     for split, given in chosen.items():
         names, part = found[given], parts[given]
@@ -59,7 +64,7 @@ def of_numpy(path: Path, options: Mapping[str, Any]) -> Raw:
             if getattr(part, key) is not None:
                 _refuse_other(arrays[names[key]], len(images), f"{path}, {names[key]}")
     alone = [name for split, names in found.items() if split not in parts for name in names.values()]
-    return raw(read, str(path), notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))
+    return raw(read, path, notes=(*notes, *(f"{name} is left out: its split has no images" for name in alone)))
 
 
 def _stored(path: Path) -> dict[str, np.ndarray]:
@@ -95,17 +100,36 @@ def channels_first(images: np.ndarray, where: str) -> np.ndarray:
     return images
 
 
+def parquet_files(folder: Path) -> dict[str, list[Path]]:
+    """Parquet files of a folder, or of those in it, by split: `train-00000-of-00002.parquet`, `data/test.parquet`.
+
+    Empty where none is called as a split is.
+    """
+    found: dict[str, list[Path]] = {}
+    for file in sorted([*folder.glob("*.parquet"), *folder.glob("*/*.parquet")]):
+        found.setdefault(re.sub(r"-\d+(-of-\d+)?$", "", file.stem), []).append(file)
+    return found if any(map(split_of, found)) else {}
+
+
 def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
-    """A Hugging Face data set that `save_to_disk` wrote; its splits are of `splits.NAMES`, or it is one without.
+    """A Hugging Face data set: as `save_to_disk` wrote it, or the parquet files that its owner ships.
+
+    Its splits are of `splits.NAMES`, or it is one without. Parquet files are read into memory.
 
     options: `image`, `label` and `client`, names of columns, see `datamodules.columns`; `train` and `test`, of splits.
     """
     try:
         import datasets
+        from pyarrow.parquet import read_table
     except ImportError as error:
-        raise DataError(f"{folder} is a Hugging Face data set: pip install -e '.[datasets]'") from error
+        raise DataError(f"{folder} is a Hugging Face data set: pip install 'fulcrum-ful[datasets]'") from error
     try:
-        stored = datasets.load_from_disk(str(folder))
+        if shipped := parquet_files(folder):
+            stored = datasets.DatasetDict(
+                {split: datasets.Dataset(read_table(list(map(str, files)))) for split, files in shipped.items()}
+            )
+        else:
+            stored = datasets.load_from_disk(str(folder))
     except Exception as error:  # the library's errors are of many unrelated classes
         raise DataError(f"{folder} cannot be read as a Hugging Face data set: {one_line(error)}") from error
     splits = dict(stored) if isinstance(stored, datasets.DatasetDict) else {"train": stored}
@@ -132,14 +156,18 @@ def of_huggingface(folder: Path, options: Mapping[str, Any]) -> Raw:
 
     def image_of(item: tuple[Any, int]) -> Picture:
         rows, position = item
-        content, where = (rows[position][image] or {}).get("bytes"), f"{folder}, image {position}"
-        if not content:
-            raise DataError(f"{where} has no bytes, only a path: save the data set with its images")
-        try:
-            opened = Image.open(io.BytesIO(content))
-        except Exception as error:  # decoders raise errors of many unrelated classes
-            raise DataError(f"{where} cannot be read ({error}): replace or remove it") from error
-        return as_image(opened, where)
+        where = f"{folder}, image {position}"
+        return as_image(opened_image(rows[position][image], where), where)
 
     classes = getattr(features.get(label), "names", None)  # None of labels that are plain values
     return raw(parts, str(folder), image_of, classes, (*kept, *notes))
+
+
+def opened_image(content: Mapping[str, Any] | None, where: str) -> Image.Image:
+    """The image of a cell `{"bytes", "path"}`. Raises DataError: it has no bytes, or they are no image."""
+    if not (stored := (content or {}).get("bytes")):
+        raise DataError(f"{where} has no bytes, only a path: save the data set with its images")
+    try:
+        return Image.open(io.BytesIO(stored))
+    except Exception as error:  # decoders raise errors of many unrelated classes
+        raise DataError(f"{where} cannot be read ({error}): replace or remove it") from error

@@ -51,6 +51,7 @@ class FederatedDataModule(LightningDataModule):
         parts: a client's indices into the training split, one array a client; its position is the client's id.
         recipe: how views are made.
         names: of the clients, where they have some. notes: what a reader of scores has to know of them, a line each.
+        held_out: indices of training images that nobody may train on, nor measure statistics on; None: there are none.
         batch_size: images a step, and view_names: names of the views, for Trainer, which has no phases.
         labels: whether Trainer's batches include labels.
         public: indices of the public set, where a method requires one. public_images: `[N, C, H, W]` uint8, the images
@@ -70,6 +71,7 @@ class FederatedDataModule(LightningDataModule):
         *,
         names: Sequence[str] = (),
         notes: Sequence[str] = (),
+        held_out: np.ndarray | None = None,
         batch_size: int = 64,
         view_names: Sequence[str] = ("augment", "augment"),
         labels: bool = False,
@@ -89,6 +91,7 @@ class FederatedDataModule(LightningDataModule):
         self.source, self.parts, self.recipe, self.public = source, Parts(parts, names), recipe, public
         self.public_images = source.train.images if public_images is None else public_images
         self.notes = tuple(notes)
+        self.held_out = np.zeros(0, dtype=np.int64) if held_out is None else held_out
         self.batch_size, self.view_names, self.labels = batch_size, tuple(view_names), labels
         self.drop_last, self.smallest, self.dtype = drop_last, smallest, dtype
         self.residents: dict[int, tuple[np.ndarray, Tensor]] = {}  # id of a pool -> it, and its copy on the GPU

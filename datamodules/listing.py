@@ -21,7 +21,7 @@ _DISK = "datasets.load_dataset(FOLDER).save_to_disk(OTHER) makes a folder that d
 _ARRAYS = "give arrays train_images, train_labels, test_images, ... in NAME.npz"
 _UNPACK = "unpack them"
 _PICKLE = f"a pickle can run code and is not opened; {_ARRAYS}"
-_HEIF = "pip install -e '.[heif]' reads HEIC"
+_HEIF = "pip install 'fulcrum-ful[heif]' reads HEIC"
 _CONVERT = "convert them, for example to PNG"
 WAYS = {
     **dict.fromkeys((".heic", ".heif", ".hif"), _HEIF),

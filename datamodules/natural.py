@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datamodules import tables
-from datamodules.errors import PartitionError, one_line
+from datamodules.errors import PartitionError, first, nearest, one_line
 from datamodules.listing import LONGEST
 from datamodules.partition import Partition
 from datamodules.splits import split_of
@@ -31,12 +31,14 @@ ABSENT = {
 class NamedPartition(NamedTuple):
     """Image indices of each client, and the clients' names; no names where they are only numbered.
 
-    notes: what a reader of its scores has to know, a line each.
+    notes: what a reader of its scores has to know, a line each. held_out: indices of the images of clients that are
+    held out.
     """
 
     parts: Partition
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    held_out: np.ndarray | None = None
 
     def chosen(self, clients: Sequence[int], *notes: str) -> "NamedPartition":
         """Some of the clients, with further notes."""
@@ -44,11 +46,11 @@ class NamedPartition(NamedTuple):
         return NamedPartition([self.parts[k] for k in clients], names, (*self.notes, *notes))
 
 
-def by_folder(clients: np.ndarray | None, data: str) -> NamedPartition:
-    """The clients that the data name: the first folder of each image, or the column `client`. data: for the message."""
+def by_folder(clients: np.ndarray | None, data: str, key: str = "partition.name=folders") -> NamedPartition:
+    """The clients that the data name: each image's first folder, or the column `client`. data, key: for messages."""
     if clients is None:
         raise PartitionError(
-            f"partition.name=folders: data set {data} names no clients: its images have to lie in "
+            f"{key}: data set {data} names no clients: its images have to lie in "
             "<client>/<class>/<image> or <client>/<image>, or its table needs a column `client`"
         )
     return _grouped(dict(enumerate(clients.tolist())))
@@ -236,10 +238,36 @@ def drawn(partition: NamedPartition, count: int | None, *, seed: int) -> NamedPa
     if not 1 <= count <= len(partition.parts):
         raise PartitionError(
             f"partition.clients={count}: there are {len(partition.parts)} clients"
-            f"{' of partition.min_size images' if partition.notes else ''}: give at most so many"
+            f"{' that are not left out' if partition.notes else ''}: give at most so many"
         )
     order = np.random.default_rng([seed, 3]).permutation(len(partition.parts))
     return partition.chosen(np.sort(order[:count]).tolist())
+
+
+def held_out(names: Sequence[str], given: float | Sequence[Any], *, seed: int) -> list[str]:
+    """The clients that nobody trains on, in their order: a share of all, at least one, drawn; or those of given names.
+
+    >>> held_out(["anna", "bert", "cleo"], ["bert"], seed=0)
+    ['bert']
+
+    Raises PartitionError: no share, an unknown name, or nobody is left to train.
+    """
+    if isinstance(given, int | float):
+        if not 0 < given < 1:
+            raise PartitionError(
+                f"partition.held_out={given}: give the share of the clients that nobody trains on, in (0, 1), or a "
+                "list of their names"
+            )
+        order = np.random.default_rng([seed, 4]).permutation(len(names))
+        chosen = {names[k] for k in order[: max(1, round(given * len(names)))]}
+    else:
+        chosen = set(map(str, given))
+        if unknown := sorted(chosen - set(names)):
+            hint = nearest(unknown[0], names) or f": the clients are {first(names, 5)}"
+            raise PartitionError(f"partition.held_out: there is no client {unknown[0]!a}{hint}")
+    if len(chosen) == len(names):
+        raise PartitionError(f"partition.held_out={given} leaves none of {len(names)} clients to train: lower it")
+    return [name for name in names if name in chosen]
 
 
 def large_enough(partition: NamedPartition, min_size: int, public: np.ndarray | None = None) -> NamedPartition:

@@ -1,4 +1,4 @@
-"""Partitions of a data set over clients: six rules of the literature, as pure functions of labels and a seed.
+"""Partitions of a data set over clients: rules of the literature, as pure functions of labels and a seed.
 
 The rules are not interchangeable: at the same Dirichlet concentration they give clients of different sizes with
 different numbers of classes. Each takes `labels: [N] int` and returns one sorted int64 index array per client; no
@@ -140,11 +140,7 @@ Draw = Callable[[np.random.Generator, Partition], np.ndarray]
 def _redraw(draw: Draw, labels: np.ndarray, num_clients: int, alpha: float, min_size: int, seed: int) -> Partition:
     """Partition by the first draw that gives every client `min_size` examples."""
     members = _check(labels, num_clients, alpha)
-    if num_clients * min_size > len(labels):
-        raise PartitionError(
-            f"min_size={min_size} for {num_clients} clients needs {num_clients * min_size} examples and there are "
-            f"{len(labels)}: min_size can be at most {len(labels) // num_clients}"
-        )
+    _refuse_min_size(min_size, num_clients, len(labels))
     rng = np.random.default_rng(seed)
     members = [rng.permutation(indices) for indices in members]
     largest = 0
@@ -244,6 +240,67 @@ def blocks(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
         )
     rng = np.random.default_rng(seed)
     return [_join([piece]) for rows in members for piece in np.array_split(rng.permutation(rows), sharing)]
+
+
+def linear(labels: np.ndarray, num_clients: int, *, min_size: int = 2, seed: int) -> Partition:
+    """Sizes in proportion to 1, 2, ..., K, images at random, whatever the labels (Flower Datasets).
+
+    Sizes are rounded down, and the largest client gets the rest. One of fewer than `min_size` has so many, and the
+    others share what is left, in this rule and the next three.
+
+    >>> [len(indices) for indices in linear(np.zeros(20, dtype=int), 4, seed=0)]
+    [2, 4, 6, 8]
+    """
+    return _by_size(labels, num_clients, lambda _: np.arange(1, num_clients + 1), min_size, seed)
+
+
+def square(labels: np.ndarray, num_clients: int, *, min_size: int = 2, seed: int) -> Partition:
+    """As `linear`, in proportion to the squares of 1, 2, ..., K."""
+    return _by_size(labels, num_clients, lambda _: np.arange(1, num_clients + 1) ** 2, min_size, seed)
+
+
+def exponential(labels: np.ndarray, num_clients: int, *, min_size: int = 2, seed: int) -> Partition:
+    """As `linear`, in proportion to exp(1), exp(2), ..., exp(K)."""
+    return _by_size(labels, num_clients, lambda _: np.exp(np.arange(1.0 - num_clients, 1.0)), min_size, seed)
+
+
+def lognormal(labels: np.ndarray, num_clients: int, *, sigma: float = 1, min_size: int = 2, seed: int) -> Partition:
+    """As `linear`, in proportion to drawn numbers whose logarithms are normal, of standard deviation `sigma`."""
+    if not 0 <= sigma <= 100:
+        raise PartitionError(f"sigma={sigma}: give the deviation of the sizes' logarithms, 0 to 100")
+
+    def draw(rng: np.random.Generator) -> np.ndarray:
+        logs = sigma * rng.standard_normal(num_clients)
+        return np.exp(logs - logs.max())
+
+    return _by_size(labels, num_clients, draw, min_size, seed)
+
+
+def _by_size(
+    labels: np.ndarray, K: int, draw: Callable[[np.random.Generator], np.ndarray], min_size: int, seed: int
+) -> Partition:
+    """Cut a random permutation into K parts in proportion to the weights `[K]` that `draw` returns, see `linear`."""
+    _check(labels, K)
+    _refuse_min_size(min_size, K, len(labels))
+    rng = np.random.default_rng(seed)
+    weights, small = draw(rng), np.zeros(K, dtype=bool)
+    while True:
+        rest = len(labels) - min_size * small.sum()
+        sizes = np.where(small, min_size, np.floor(weights * rest / weights[~small].sum()).astype(np.int64))
+        if (sizes >= min_size).all():
+            break
+        small |= sizes < min_size
+    sizes[weights.argmax()] += len(labels) - sizes.sum()
+    return [_join([piece]) for piece in np.split(rng.permutation(len(labels)), np.cumsum(sizes)[:-1])]
+
+
+def _refuse_min_size(min_size: int, num_clients: int, examples: int) -> None:
+    """PartitionError where the examples are too few for so many clients of so many."""
+    if num_clients * min_size > examples:
+        raise PartitionError(
+            f"min_size={min_size} for {num_clients} clients needs {num_clients * min_size} examples and there are "
+            f"{examples}: min_size can be at most {examples // num_clients}"
+        )
 
 
 def _check(labels: np.ndarray, num_clients: int, alpha: float = 1.0) -> list[np.ndarray]:

@@ -133,8 +133,8 @@ def load(
 
     Args:
         name: of `EMBEDDED`, or what is there first of `root/<name>/` (image files as in `datamodules.folders`,
-            LEAF's JSON files, the arrays of `arrays.of_numpy`, or a Hugging Face data set saved to disk),
-            `root/<name>.csv`, `root/<name>.npz`, and the torchvision archive of that name.
+            LEAF's JSON files, the arrays of `arrays.of_numpy`, or a Hugging Face data set, saved to disk or in
+            parquet), `root/<name>.csv`, `root/<name>.npz`, and the torchvision archive of that name.
         root: the folder of these; cache: of decoded arrays. download: let torchvision download a missing archive.
         image_size, resize, channels: see `sizes.fitting`; `synthetic` has 8 pixels, image files have 3 channels.
         labels, client_folders, unused_by: see `folders.in_folder`.
@@ -236,7 +236,8 @@ def _reader(
     kinds = {  # the first that is there
         "dataset": dataset is not None,
         "embedded": name in EMBEDDED,
-        "huggingface": any((folder / file).is_file() for file in ("dataset_dict.json", "dataset_info.json")),
+        "huggingface": any((folder / file).is_file() for file in ("dataset_dict.json", "dataset_info.json"))
+        or bool(arrays.parquet_files(folder)),
         "npy": any(is_training_images(file.stem) for file in folder.glob("*.npy")),
         "leaf": bool(leaf.files_of(folder)),
         "folder": folder.is_dir(),

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.features import EvalError, Features, sample, seed_of
+from eval.features import EvalError, Features, needs_scikit_learn, sample, seed_of
 
 
 def mixing(rows: Tensor, centroids: Tensor) -> float:
@@ -42,8 +42,9 @@ def clusters(
 
     Raises EvalError: fewer test rows than classes.
     """
-    from sklearn.cluster import KMeans
-    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+    with needs_scikit_learn():
+        from sklearn.cluster import KMeans
+        from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
     x, y = features.test_x, features.test_y
     if len(x) < features.num_classes:

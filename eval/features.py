@@ -1,6 +1,7 @@
 """Features of a frozen encoder: extracted once, in eval mode, and shared by every protocol."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,6 +32,15 @@ class EvalError(ValueError):
     """Features or settings that a protocol cannot work with: what was given and what is possible, in one line."""
 
     exit_code = 2
+
+
+@contextmanager
+def needs_scikit_learn() -> Iterator[None]:
+    """Of an import: EvalError where scikit-learn, which the suite does without otherwise, is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise EvalError("this protocol needs scikit-learn: pip install 'fulcrum-ful[clusters]'") from error
 
 
 @dataclass(kw_only=True)
@@ -137,16 +147,31 @@ def extract(
 
 
 def recalibrate(
-    encoder: nn.Module, images: Images, prepare: Prepare, batch_size: int = 512, device: Device | None = None
+    encoder: nn.Module,
+    images: Images,
+    prepare: Prepare,
+    batch_size: int = 512,
+    device: Device | None = None,
+    kept: Sequence[nn.Module] = (),
 ) -> None:
     """Estimate the running statistics of all BatchNorm layers anew, as the mean over batches of plain images.
 
     For encoders whose averaged statistics fit no client. Parameters stay; the encoder ends in eval mode.
 
+    kept: layers that keep their statistics, and normalise by them.
+
     Raises EvalError: the images are not uint8 or none.
     """
     device = device or device_of(encoder)
-    update_bn(_batches(images, prepare, batch_size, device), encoder, device=torch.device(device))
+    before = [(layer, {name: value.clone() for name, value in layer.state_dict().items()}) for layer in kept]
+
+    def batches() -> Iterator[Tensor]:
+        for layer, state in before:  # by now `update_bn` has reset all layers and set them to train
+            layer.load_state_dict(state)
+            layer.eval()
+        yield from _batches(images, prepare, batch_size, torch.device(device))
+
+    update_bn(batches(), encoder, device=torch.device(device))
     encoder.eval()
 
 
@@ -190,6 +215,11 @@ def class_subset(features: Features, per_class: int, generator: torch.Generator)
     if per_class < 1:
         raise EvalError(f"{per_class} training rows of each class were asked for: give at least 1")
     rows = sample_classes(features.train_y, lambda size: min(size, per_class), generator).to(features.train_x.device)
+    return training_rows(features, rows)
+
+
+def training_rows(features: Features, rows: Tensor) -> Features:
+    """The features with some of the training rows, by number or `[N]` bool; without views."""
     training = {name: getattr(features, name)[rows] for name in ("train_x", "train_y", "train_clients")}
     return replace(features, **training, view_a=None, view_b=None, view_clients=None)
 

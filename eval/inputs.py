@@ -1,6 +1,6 @@
 """Inputs of the protocols: an encoder's features and, where a protocol requires more, the encoder and its images."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 from eval.features import EvalError, Features, Note, Prepare, Progress, device_of, ignore
 from eval.inversion import ObservedStep
 from eval.shares import ObservedReplies
+from eval.tokens import tokens_of
 
 
 class Crop(NamedTuple):
@@ -80,6 +81,7 @@ class Subject:
         targets: data set -> a function that extracts its features, for transfer.
         local_models: max_images -> features by clients' models and the global one, for drift; or None.
         client_names: of the clients that `Features.test_clients` numbers.
+        trained: names of the clients whose images the encoder was trained on; None: not known.
         own_features: client -> a function that extracts features by that client's own encoder, with its own test images
             only; None: all clients have the encoder that is evaluated.
         local_step: returns a client's step and what the server sees of it, for inversion; or None.
@@ -100,6 +102,7 @@ class Subject:
     members: Tensor | None = None
     projector: nn.Module | None = None
     client_names: Sequence[str] = ()
+    trained: Collection[str] | None = None
     own_features: Mapping[str, Callable[[], Features]] | None = None
     save_arrays: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
     on_progress: Progress = ignore
@@ -130,6 +133,7 @@ class Subject:
             "": False,
             "members": self.members is None or inputs is None or inputs.view is None,
             "test_clients": not (features.test_clients >= 0).any(),
+            "tokens": inputs is None or tokens_of(inputs.encoder) is None,
             "held_out": inputs is None or not len(features.held_out),
             "views": None in (features.view_a, features.view_b, features.view_clients),
             "target": name not in self.targets,
@@ -146,6 +150,7 @@ REASONS = {
     "client_replies": "it reads class shares from replies that the server sees client by client: this run has none, or "
     "give Subject.client_replies",
     "members": "it looks for the images that the encoder was trained on, give Subject.members and EncoderInputs.view",
+    "tokens": "it looks at what an encoder's features are pooled from, and this one shows neither tokens nor a map",
     "projector": "it scores the outputs of a projector, and there is none, or its BatchNorm has no statistics",
     "test_clients": "it scores clients or domains apart, and the test images name none: put them in folders "
     "test/<client>/<class>/, or give a table with a column `client`",

@@ -33,8 +33,8 @@ class Protocol:
         units: by metric; others are in "%" if accuracies and "1" otherwise.
         lower, higher: metrics where less or more is better; for accuracies more is, for others neither.
         requires: "", "encoder_inputs", "held_out" or "members" (either and "encoder_inputs"), "local_models",
-            "local_step", "client_replies", "projector", "test_clients", "views" or "target NAME": the input besides
-            features.
+            "local_step", "client_replies", "tokens", "projector", "test_clients", "views" or "target NAME": the input
+            besides features.
         uses_labels: whether it needs the labels of the data set that the encoder is evaluated on.
         uses_views: whether it reads the two views of `Features`, which it requires only where `requires` has them.
         long: whether it takes a paper's number of passes through the encoder, or of steps.

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.features import EvalError, Features, accuracy, sample, seed_of
+from eval.features import EvalError, Features, accuracy, needs_scikit_learn, sample, seed_of
 
 
 def tsne(
@@ -21,7 +21,8 @@ def tsne(
 
     Raises EvalError: fewer than four rows, or all rows the same.
     """
-    from sklearn.manifold import TSNE
+    with needs_scikit_learn():
+        from sklearn.manifold import TSNE
 
     x, y = features.test_x, features.test_y
     if len(x) < 4:

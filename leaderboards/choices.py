@@ -13,8 +13,8 @@ from pydantic.dataclasses import dataclass
 
 from leaderboards.store import read_table
 
-FOLDER = "tuned"
-"""In the leaderboards' folder."""
+FOLDERS = ("tuned", "searched")
+"""In the leaderboards' folder: of choices that rows have, and of those that a search made and no row has."""
 
 
 @dataclass(frozen=True)

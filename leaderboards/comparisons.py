@@ -71,10 +71,12 @@ class Difference:
 def differences(rows: Iterable[Row], bases: Mapping[str, Sequence[str]]) -> list[Difference]:
     """Each row of a board compared with the row it builds on, all pairs by one test, largest gain first.
 
-    bases: row -> the rows that build on it. Controls, single clients and the floor are compared like all others.
+    bases: row -> the rows that build on it; an untrained encoder is the base of trained ones of its own architecture.
+    Controls, single clients and the floor are compared like all others.
     """
     by_name = {row.row: row for row in rows}
     named = [(row, base) for base, built in bases.items() for row in built if {row, base} <= set(by_name)]
+    named = [pair for pair in named if not _of_another_encoder(by_name[pair[0]], by_name[pair[1]])]
     shared = {pair: by_seed for pair in named if (by_seed := _by_seed(by_name[pair[0]], by_name[pair[1]]))}
     tested = paired({pair: [*values.values()] for pair, values in shared.items() if len(values) >= FEWEST_SEEDS})
     found = []
@@ -117,6 +119,11 @@ def compare(row: Row, base: Row, of_board: Fit | None) -> Difference | None:
 def _by_seed(row: Row, base: Row) -> dict[int, float]:
     """Seed -> difference, of the seeds that both rows have."""
     return {seed: row.headline[seed] - base.headline[seed] for seed in sorted({*row.headline} & {*base.headline})}
+
+
+def _of_another_encoder(row: Row, base: Row) -> bool:
+    """Whether the base is an untrained encoder of another architecture."""
+    return base.method == "untrained" and any(words.startswith("encoder.") for words in _unlike(row, base))
 
 
 def _unlike(row: Row, base: Row) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from leaderboards import choices, error_rates, store
 from leaderboards.markdown import MISSING, replace_between, rewrite
-from leaderboards.pages import board, fairness, methods, parity, privacy, reproduction, site, studies
+from leaderboards.pages import board, costs, fairness, methods, parity, privacy, reproduction, site, studies
 from leaderboards.papers import computed, tables, verdicts
 from leaderboards.schema import Record, RecordError, is_number
 
@@ -56,11 +56,13 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         if (rates := folder / error_rates.FILE.name).exists():
             text = "\n".join(error_rates.lines(error_rates.read(rates)))
             rewrite(docs / "explanation" / "reading-the-board.md", partial(replace_between, mark="rates", text=text))
-        if (tuned := folder / choices.FOLDER).is_dir():
-            page = docs / "explanation" / "fairness.md"
-            rewrite(page, partial(fairness.filled, choices=choices.collect(tuned)))
+        for made in filter(Path.is_dir, map(folder.joinpath, choices.FOLDERS)):
+            filled = partial(fairness.filled, choices=choices.collect(made), mark=made.name)
+            rewrite(docs / "explanation" / "fairness.md", filled)
         if sheet is not None:
             rewrite(docs / "reference" / "privacy-sheet.md", partial(privacy.filled, sheet=sheet))
+        if (counted := folder / costs.SHEET).exists():
+            rewrite(docs / "reference" / "cost-sheet.md", partial(costs.filled, sheet=costs.read(counted)))
         if compared is not None:
             rewrite(docs / "reference" / "parity.md", partial(parity.filled, parity=compared, records=records))
     board.write(records, folder, current, sheet, linked=docs is not None)

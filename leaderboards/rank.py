@@ -17,6 +17,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from leaderboards.bundles import least
 from leaderboards.encoders import count, shown
 from leaderboards.schema import Record, RecordError
 from leaderboards.significance import FEWEST_SEEDS, Fit, fit
@@ -66,7 +67,9 @@ class Row:
     floor: the row of the untrained encoder of its architecture, or else the floor. below:
         the accuracies of `cells` whose mean, over the seeds that both have, is below that row's.
     activity: name -> Activity; idle: whether it has any and all are below their bounds.
+    flops, memory: operations of a client in a round, and bytes at most at once; None where no seed has them counted.
     clients: that hold the images. unranked: why the row has no rank whatever its seeds: "control" or "one client".
+    submission: the mark of a row that somebody else made, see `bundles`; "" of one of this repository.
     rank: the best and the worst place that the seeds allow; None for a row that is not ranked. better, worse: the
         ranked rows that are better and worse than this one, in order of the board.
     """
@@ -101,6 +104,9 @@ class Row:
     worse: tuple[str, ...] = ()
     activity: Mapping[str, Activity] = field(default_factory=dict)
     idle: bool = False
+    flops: float | None = None
+    memory: float | None = None
+    submission: str = ""
 
 
 def finished(record: Record) -> bool:
@@ -261,11 +267,8 @@ def gaps(rows: Sequence[Row]) -> list[str]:
 
 
 def _server_images(group: Iterable[Record]) -> float | None:
-    """The mean over seeds; None: a record has nothing of its server, which trained.
-
-    A method has public images for no other purpose.
-    """
-    servers = [(record.get("server", {}), "public.name" in record["settings"]) for record in group]
+    """The mean over seeds; None: a record has nothing of its server, which trained: public images have no other use."""
+    servers = [(record.get("server", {}), "public" in record["provenance"]) for record in group]
     if any(trains and not server for server, trains in servers):
         return None
     return fmean(server.get("images", 0) for server, _ in servers)
@@ -292,6 +295,10 @@ def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) ->
 
     def per_visit(totals: Iterable[float]) -> float | None:
         return math.fsum(totals) / visits if visits else None
+
+    def counted(key: str) -> float | None:
+        found = [record["costs"][key] for record in group if record.get("costs")]
+        return fmean(found) if found else None
 
     def traffic(direction: str) -> float | None:
         if first["federation"]["clients"] == 1:
@@ -321,5 +328,8 @@ def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) ->
         clients=first["federation"]["clients"],
         encoders=max(map(count, group)),
         activity=activity,
+        flops=counted("flops"),
+        memory=counted("memory"),
         idle=bool(activity) and all(each.mean < each.bound for each in activity.values()),
+        submission=least(group),
     )

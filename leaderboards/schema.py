@@ -3,7 +3,7 @@
 import math
 import re
 from reprlib import repr as shortened
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
@@ -70,7 +70,7 @@ Point = Annotated[dict[str, Number], AfterValidator(_check_point)]
 Metrics = Annotated[dict[str, Number], AfterValidator(_check_percentages)]
 Scores = dict[str, Metrics]  # protocol id -> metric -> value; accuracies in percent
 ORIGIN = {
-    "git": _field(str | None, "Commit of the code; null outside a checkout."),
+    "git": _field(str | None, "Commit of the code, or the tag of its version; null of a copy that has neither."),
     "dirty": _field(bool, "Whether files differed from that commit."),
     "hardware": _field(
         str,
@@ -166,6 +166,20 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         "How much the method's own idea moved something, by the name in a round's `notes`; missing for a method that "
         "adds nothing to FedAvg.",
     ),
+    "costs": _field(
+        NotRequired[
+            _object(
+                flops=_field(Number, "Operations of a client in a round: all its visits, mean over rounds."),
+                flops_most=_field(Number, "The same of the round that has most."),
+                memory=_field(Count, "Bytes at a client at most at once: networks, optimiser, a step's tensors."),
+                parts=_field(dict[str, Count], "The largest parts of these bytes; gradients and activations overlap."),
+                phases=_field(dict[str, dict[str, Number]], "By phase: operations and memory of a visit."),
+                kept=_field(Count, "Bytes that stay with the client between rounds."),
+                images=_field(Count, "Images of the client that was counted: the mean of all."),
+            )
+        ],
+        "What a client pays, counted before the first round; only with `costs=true`.",
+    ),
     "seconds": _field(
         _object(
             wall=_field(Number, "Training, by the clock."),
@@ -210,9 +224,19 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         "Special conditions: BatchNorm measured afterwards, rounds of several commits, devices or numbers of ranks, "
         "code from outside the packages with its hash.",
     ),
+    "submission": _field(
+        NotRequired[
+            _object(
+                mark=_field(Literal["self-reported", "verified", "replayed"], "What is known of it."),
+                chosen=_field(str, "By what its settings were chosen, in the submitter's words."),
+                bundle=_field(str, "SHA-256 of the bundle that it came in."),
+            )
+        ],
+        "Of a record that somebody else made; missing otherwise.",
+    ),
 }
-INCIDENTAL = ("seconds", "provenance", "evaluated", "world_size")
-"""Fields that may differ between two records of one run: when, where and how fast."""
+INCIDENTAL = ("seconds", "provenance", "evaluated", "world_size", "submission")
+"""Fields that may differ between two records of one run: when, where, by whom and how fast."""
 
 EXPECTED = {
     "int_type": "a whole number, 0 or more",

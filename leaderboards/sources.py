@@ -32,8 +32,9 @@ def labelled(name: str, method: str) -> str:
 
 
 def row_name(row: Row) -> str:
-    """The name of a board's row."""
-    return labelled(row.row, row.method)
+    """The name of a board's row, with its mark where somebody else has submitted it."""
+    name = labelled(row.row, row.method)
+    return f"{name} ({row.submission})" if row.submission else name
 
 
 def note(method: str) -> str:

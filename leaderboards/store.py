@@ -17,6 +17,8 @@ from leaderboards.schema import AXES, FIELDS, INCIDENTAL, Record, RecordError, f
 
 Table = TypeVar("Table")
 
+COMMITTED = Path(__file__).parent / "results"
+"""The records that the suite ships."""
 PARTIAL = "partial.json"
 """In the folder of an unfinished run: the record of its rounds so far, without scores."""
 

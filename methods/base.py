@@ -56,6 +56,8 @@ class FederatedMethod(Recalibration, TrainerHooks):
     warmup: phases that run once, before the others of the first round. phases: those of every round, in order; a hook
         that ends in the name of one (`send_fit`) is for that phase alone, see `Phase.name`.
     mixes: whether clients may have different encoders.
+    whole_encoder: why the method needs all of the encoder's weights, so that none may be frozen; empty: it does not.
+    whole_layers: why it needs layers without an adapter.
     must_travel: part -> why the method needs it in every message, so that the setting `stays` may not name it.
     activity: note -> what it says about how much the method's own idea moves, see `Activity`; the method writes it into
         `visit.notes` or, in `update`, `round_context.notes`. `GRADIENT_SHARE` is measured for it, and for add-ons.
@@ -73,6 +75,8 @@ class FederatedMethod(Recalibration, TrainerHooks):
     """
 
     mixes: ClassVar[bool] = False
+    whole_encoder: str = ""
+    whole_layers: str = ""
     must_travel: Mapping[str, str] = {}
     activity: ClassVar[Mapping[str, Activity]] = {}
     warmup: ClassVar[tuple[Phase, ...]] = ()

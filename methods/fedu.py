@@ -16,6 +16,7 @@ Decisions
 - d is the mean over the encoder's convolutions of the Euclidean distance of their weights, as in EasyFL, whose rule by
   names excludes the convolutions of a ResNet's shortcuts. mu = 0.4 belongs to a ResNet-18 with PyTorch's own
   initialisation (`encoder.init: default`) and 5 epochs.
+- Where an adapter trains in the place of all convolutions, d is over its tensors.
 - EasyFL also sends and averages the target but does not use it: not reproduced.
 """
 
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 
 from methods import trees
 from methods.base import Activity, Message, MethodError, Objective, Tree, Visit, check_number, choose
+from methods.core.freezing import is_frozen
 from methods.fedavg import FedAvg
 
 
@@ -39,18 +41,26 @@ def divergence(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
 
 
 def convolutions(encoder: nn.Module) -> dict[str, Tensor]:
-    """Copies of the weights of an encoder's convolutions, by name, without those of a ResNet's shortcuts."""
-    return {
+    """Copies of the weights of an encoder's convolutions, by name, without those of shortcuts and frozen ones.
+
+    Of an encoder that has none of these, but an adapter: copies of the adapter's tensors.
+    """
+    found = {
         f"{name}.weight": layer.weight.detach().clone()
         for name, layer in encoder.named_modules()
-        if isinstance(layer, nn.Conv2d) and "downsample" not in name
+        if isinstance(layer, nn.Conv2d) and "downsample" not in name and not is_frozen(layer, "weight")
     }
+    if found or getattr(encoder, "trained_adapter", None) is None:
+        return found
+    return {name: each.detach().clone() for name, each in encoder.named_parameters() if each.requires_grad}
 
 
 def check_convolutions(method: str, encoder: nn.Module) -> None:
-    """Raises MethodError for an encoder without convolutions, whose divergence is not defined."""
+    """Raises MethodError for an encoder without convolutions that train, whose divergence is not defined."""
     if not convolutions(encoder):
-        raise MethodError(f"{method} measures how far convolutions move, and this encoder has none: choose another")
+        raise MethodError(
+            f"{method} measures how far convolutions move, and this encoder has none that train: choose another"
+        )
 
 
 class FedU(FedAvg):

@@ -97,7 +97,7 @@ class CrossDistillation(AddOn):
         if not self.has_teacher:
             return
         sent = visit.message.get("weights", {})
-        if "encoder" not in sent:
+        if method.tensors("encoder") and "encoder" not in sent:
             raise MethodError(
                 f"FedX's teacher is the global model, but {type(method).__name__} sends no encoder: "
                 "set global_contrast=0 and global_relation=0, or choose a method that sends it"

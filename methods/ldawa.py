@@ -56,6 +56,8 @@ class LDAWA(FedAvg):
         "cosines_apart": Activity("distance of a layer's weights from 1, mean over layers and clients")
     }
 
+    whole_layers = "weighs each tensor by its cosine, and an adapter's factors have none that is its layer's"
+
     def __init__(self, objective: Objective, *, start: int = 3, statistics: str = "mean", **kwargs: Any) -> None:
         super().__init__(objective, **kwargs)
         self.scales_statistics = choose("method.statistics", statistics, "mean", "scaled") == "scaled"

@@ -81,7 +81,7 @@ class RepresentationAlignment(AddOn):
     @torch.no_grad()
     def receive(self, visit: Visit, method: MethodParts) -> None:
         """Copies the model as it was received."""
-        if "encoder" not in visit.message.get("weights", {}):
+        if method.tensors("encoder") and "encoder" not in visit.message.get("weights", {}):
             raise MethodError(
                 f"alignment compares with the received encoder, and {type(method).__name__} sends none: leave it out"
             )

@@ -65,6 +65,7 @@ class ProgFedSSL(FedAvg):
     """
 
     must_travel: Mapping[str, str] = {"encoder": "it grows at the server"}
+    whole_encoder = "it grows by its layers, one a stage"
     activity: ClassVar = {"layers_absent": Activity("share of the encoder's layers that a round leaves out")}
 
     def __init__(

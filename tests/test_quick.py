@@ -41,7 +41,7 @@ def test_what_differs_is_what_the_branch_and_the_working_tree_have_changed(tmp_p
         ("benchmark/configs/method/ssd.yaml", "tests/methods/test_ssd.py", ""),
         ("methods/trees.py", "tests/methods/test_trees.py", "tests/methods/test_scaffold.py"),
         ("datamodules/ops.py", "", "tests/datamodules/test_views.py"),
-        ("setup.cfg", "", "tests/benchmark/audit/test_dependencies.py"),
+        ("pyproject.toml", "", "tests/benchmark/audit/test_dependencies.py"),
         ("tests/test_docs.py", "tests/test_docs.py", ""),
     ],
 )

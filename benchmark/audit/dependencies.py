@@ -1,11 +1,11 @@
-"""Known-bad versions of dependencies: refused where they are pinned, installed, or within a range of `setup.cfg`.
+"""Known-bad versions of dependencies: refused where they are pinned, installed, or within a range of `pyproject.toml`.
 
 `python -m benchmark.audit.dependencies` prints a line for each, and exits with 1 where there is one. Without a network:
 the advisories are a file of this package.
 """
 
-import configparser
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -41,11 +41,10 @@ def pinned(file: Path) -> dict[str, str]:
 
 
 def required(file: Path) -> list[Requirement]:
-    """The requirements of a `setup.cfg`, extras included."""
-    parser = configparser.ConfigParser(comment_prefixes=("#",))
-    parser.read(file, encoding="utf-8")
-    texts = [parser["options"]["install_requires"], *parser["options.extras_require"].values()]
-    return [Requirement(line) for text in texts for line in text.splitlines() if line and not line.startswith("#")]
+    """The requirements of a `pyproject.toml`, extras included."""
+    project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    return [Requirement(line) for lines in lists for line in lines]
 
 
 def problems(
@@ -65,7 +64,7 @@ def problems(
         for advisory in known.get(canonicalize_name(requirement.name), []):
             for single in (each.version for each in advisory.versions if each.operator == "=="):
                 if requirement.specifier.contains(single):
-                    yield f"setup.cfg: {requirement} admits {single} ({advisory.id}: {advisory.why})"
+                    yield f"pyproject.toml: {requirement} admits {single} ({advisory.id}: {advisory.why})"
 
 
 def main() -> int:
@@ -74,7 +73,7 @@ def main() -> int:
         canonicalize_name(each.metadata["Name"]): each.version for each in metadata.distributions()
     }
     chosen = {"constraints.txt": pinned(ROOT / "constraints.txt"), "installed": installed}
-    lines = list(problems(advisories(), chosen, required(ROOT / "setup.cfg")))
+    lines = list(problems(advisories(), chosen, required(ROOT / "pyproject.toml")))
     checked = len({name for names in chosen.values() for name in names})
     print(*(lines or [f"{checked} packages, none of a version that {ADVISORIES.name} names"]), sep="\n")  # noqa: T201
     return 1 if lines else 0

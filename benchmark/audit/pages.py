@@ -1,8 +1,8 @@
 """What follows from the shipped methods, objectives and data sets, written into pages and data: `make pages`.
 
 A method's and an objective's facts are its class's and those of its config's head (`files.facts`). Lists of them are
-written anew; golden numbers and lines of the privacy sheet are measured where they are missing, and left as they are
-where not (`regress capture=true`, `make privacy` measure all).
+written anew; golden numbers and lines of the privacy and the cost sheet are measured where they are missing, and left
+as they are where not (`regress capture=true`, `make privacy`, `make costs` measure all).
 """
 
 import json
@@ -13,16 +13,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmark.audit import golden, privacy_sheet
+from benchmark.audit import cost_sheet, golden, privacy_sheet
 from benchmark.configuration.files import RECONSTRUCTED, available, facts, papers, read, source
 from benchmark.configuration.instantiate import locate
 from benchmark.configuration.suites import rows_of
 from benchmark.runtime import enable_garbage_collection
 from benchmark.tracking.progress import Display
+from datamodules import rebuilt
 from datamodules.order import SHIPPED
 from leaderboards import generate, store
 from leaderboards.markdown import replace_between
-from leaderboards.pages import privacy
+from leaderboards.pages import costs, privacy
 from leaderboards.schema import RecordError
 
 COMMAND = "make pages"
@@ -32,13 +33,13 @@ HEADINGS = "| name | loss of a batch | networks that travel | stays with the cli
 
 def pages() -> dict[Path, str]:
     """File -> what it has to hold. Raises RecordError: a page or the place of a list in it is missing."""
-    readme, objectives, data = (
-        Path(name) for name in ("README.md", f"{REFERENCE}/objectives.md", f"{REFERENCE}/data.md")
-    )
+    readme = Path("README.md")
+    objectives, data, federations = (Path(f"{REFERENCE}/{name}.md") for name in ("objectives", "data", "federations"))
     return {
         readme: _readme(readme.read_text(encoding="utf-8")),
         objectives: replace_between(objectives.read_text(encoding="utf-8"), "objectives", _objectives()),
         data: replace_between(data.read_text(encoding="utf-8"), "hashes", _hashes()),
+        federations: replace_between(federations.read_text(encoding="utf-8"), "counts", rebuilt.counts_table()),
         Path("leaderboards/methods.json"): methods(),
     }
 
@@ -66,7 +67,8 @@ def missing() -> list[str]:
         if file.read_text(encoding="utf-8") != text
     ]
     lines += [f"{golden.FILE} has no row {row}" for row in _unmeasured()]
-    return lines + [f"{privacy_sheet.FILE} has no method {name}" for name in _unrecorded()]
+    lines += [f"{privacy_sheet.FILE} has no method {name}" for name in _unrecorded()]
+    return lines + [f"{cost_sheet.FILE} has no method {name}" for name in _uncounted()]
 
 
 def write(display: Display) -> None:
@@ -79,6 +81,9 @@ def write(display: Display) -> None:
     if names := _unrecorded():
         sheet = {each.name: each for each in (*_sheet(), *privacy_sheet.record(names, display))}
         privacy_sheet.write([sheet[name] for name in available("method")])
+    if names := _uncounted():
+        counted = [*costs.read(cost_sheet.FILE).lines, *cost_sheet.record(names, display)]
+        cost_sheet.write(sorted(counted, key=lambda each: available("method").index(each.name)))
     with display.during("board and pages"):
         generate.write(store.collect(Path("leaderboards") / "results"), Path("leaderboards"), Path("docs"))
 
@@ -94,6 +99,11 @@ def _sheet() -> tuple[privacy.Method, ...]:
 
 def _unrecorded() -> list[str]:
     return sorted(set(available("method")) - {each.name for each in _sheet()})
+
+
+def _uncounted() -> list[str]:
+    counted = {each.name for each in costs.read(cost_sheet.FILE).lines}
+    return sorted(set(available("method")) - counted - cost_sheet.IDLE)
 
 
 def _listed(text: str) -> list[str]:
@@ -142,7 +152,9 @@ def _objectives() -> str:
 def _hashes() -> str:
     """The table of the shipped data sets."""
     lines = ["| data set | hash |", "|---|---|"]
-    return "\n".join([*lines, *(f"| `{name}` | `{sha256}` |" for name, (sha256, _) in SHIPPED.items())])
+    known = {name: sha256 for name, (sha256, _) in SHIPPED.items()}
+    known |= {name: rebuilt.listed(name)["sha256"] for name in rebuilt.FEDERATIONS}
+    return "\n".join([*lines, *(f"| `{name}` | `{sha256}` |" for name, sha256 in sorted(known.items()))])
 
 
 def main(words: Sequence[str]) -> int:

@@ -5,93 +5,36 @@ server's message, observes two images if a phase observes, and replies. Entries,
 the values mean nothing.
 """
 
-import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-import torch
 from omegaconf import DictConfig
-from torch import Tensor
 
-from benchmark.configuration.compose import compose, merge
+from benchmark.configuration.compose import compose
 from benchmark.configuration.files import available, facts, read
-from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import count
 from benchmark.execution.base import VisitResult
-from benchmark.execution.observations import gather_batches
-from benchmark.execution.sequential import SequentialExecutor
-from benchmark.experiment import factory
-from benchmark.experiment.building import build_loop
-from benchmark.experiment.data import Clients
+from benchmark.experiment.dry import IMAGES, dry_loop
 from benchmark.federation.accountant import epsilon
 from benchmark.federation.callbacks import Callback
 from benchmark.federation.communication import sizes
 from benchmark.federation.loop import FederatedLoop
-from benchmark.rng import Streams
 from benchmark.tracking.progress import Display
-from datamodules.federated import FederatedDataModule
-from datamodules.sources import Source, Split
 from leaderboards import store
 from leaderboards.pages import privacy
 from leaderboards.pages.privacy import Entry, Method
 from methods import trees
-from methods.base import Cat, Each, MethodError, Phase, Sum, Tree, Visit, set_learning_rate
+from methods.base import Cat, Each, MethodError, Phase, Sum, Tree, Visit
 from methods.core.types import Reduction
 
 ENCODER, CLASS = "ResNet-18", "methods.networks.resnet18"
 """Of the methods whose file names no encoder."""
 FILE = Path("leaderboards") / privacy.SHEET
-IMAGES = 5_000
-"""Images of a client, and of the public set: a tenth of CIFAR-10."""
-
 WEIGHTS = {"examples": "by their images", "batches": "by their batches", "clients": "all alike"}
 """Description of a mean's weights, by its `by`."""
-
-
-class DryRunExecutor(SequentialExecutor):
-    """Visits without work, whose replies have the right shape.
-
-    Observations of two images are repeated for all images of a client; queues count as full.
-    """
-
-    def _train(self, visit: Visit) -> tuple[Tensor, int]:
-        """One step along a gradient of ones, so that parameters change; and full queues."""
-        method, objective = self.method, self.method.objective
-        optimizer = method.hook("configure_optimizers", visit.phase)()
-        visit.batches = visit.counted = visit.steps = 1
-        visit.lr_sum = set_learning_rate(optimizer, 1.0)
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = torch.ones_like(parameter)
-        method.on_before_optimizer_step(optimizer)
-        optimizer.step()
-        for name in objective.queues:
-            getattr(objective, f"{name}_filled").fill_(len(getattr(objective, name)))
-        return torch.zeros(()), 0
-
-    @torch.no_grad()
-    def _observe(self, visit: Visit) -> None:
-        """One batch of two images, its rows repeated for all images and passes."""
-        phase, size = visit.phase, 2
-        batch = next(self._batches(visit, size, epochs=1, shuffled=False))
-        with self.fabric.autocast():
-            observed = gather_batches({}, self.method.hook("observe", phase)(batch), phase.gather)
-        times = len(self.data.held_by(self._holder(visit))) * (phase.epochs or 1) / size
-
-        def repeat(leaf: Tensor, last: int | None) -> Tensor:
-            rows = round(len(leaf) * times)
-            return leaf[torch.arange(min(rows, last or rows)) % len(leaf)]
-
-        for entry, how in phase.gather.items():
-            if isinstance(how, Cat):  # a sum is as it is
-                observed[entry] = trees.map(partial(repeat, last=how.last), observed[entry])
-        visit.observed = observed
 
 
 class ReplyRecorder(Callback):
@@ -173,7 +116,7 @@ def write(methods: Sequence[Method]) -> None:
 def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
     """Each entry that leaves a client, with a description of its rounds; and the state that stays with the client."""
     recorder = ReplyRecorder()
-    with dry_loop(config) as loop:
+    with dry_loop(config, images=IMAGES) as loop:
         loop.callbacks = [recorder]
         plans = [loop.plan(round) for round in range(loop.rounds)]
         run_instead = representatives(plans)
@@ -191,26 +134,6 @@ def record_replies(config: DictConfig) -> tuple[list[Entry], Tree]:
         for entry in recorder.entries.get(representative, ()):
             rounds.setdefault(replace(entry, shape="", bytes=0), {})[round] = entry
     return [describe_entry(sent, plans) for sent in rounds.values()], state
-
-
-@contextmanager
-def dry_loop(config: DictConfig) -> Iterator[FederatedLoop]:
-    """A loop at its first round, of one client that does no work; its messages have the bytes of a run's."""
-    config.accelerator = "cpu"
-    # only two of them are observed
-    pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 32, 32), dtype=np.uint8)
-    split = Split(pixels, np.arange(IMAGES) % 10)
-    images = Source("noise", split, split, tuple(map(str, range(10))), "")
-    method = factory.method(config, images)
-    recipe, everything = factory.recipe(config, images), np.arange(IMAGES)
-    channels_last = config.training.channels_last
-    data = FederatedDataModule(images, [everything], recipe, public=everything, channels_last=channels_last)
-    fabric, streams = factory.fabric(merge(config, ["devices=1"]), RankProcesses()), Streams(config.seed)
-    work = DryRunExecutor(fabric, method, data, factory.local_training(config), streams)
-    with tempfile.TemporaryDirectory() as folder:
-        loop = build_loop(config, work, Clients(data.parts), Path(folder), everybody=True, compressed=False)
-        loop.restore()
-        yield loop
 
 
 def representatives(plans: Sequence[Sequence[Phase]]) -> list[int]:

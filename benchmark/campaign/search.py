@@ -139,7 +139,7 @@ def _row(scenario: str, method: str, *line: str, placement: Sequence[str], into:
         return f"{name}: nothing is trained"
     if RATE in given and not base.optimizer.lr:
         return f"{name}: its line sets {RATE}={given[RATE]}, a control"
-    constant = tuned.constant(base.method["name"], base.objective["name"])
+    constant = tuned.constant(base.method["name"])
     if constant is not None and constant.key in given:
         constant = None
     known = defaults(base)

@@ -27,7 +27,7 @@ def submit(
     try:
         import submitit
     except ImportError as error:
-        raise ConfigError("cluster= needs submitit: pip install -e '.[cluster]'") from error
+        raise ConfigError("cluster= needs submitit: pip install 'fulcrum-ful[cluster]'") from error
     command = program("campaign", *words, f"minutes={minutes:g}")
     environment = dict(os.environ) if cluster == "local" else None  # there submitit would hide the GPUs
     try:

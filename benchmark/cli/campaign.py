@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark import PROGRAM
 from benchmark.cli.session import Session
 from benchmark.configuration.compose import parse
 from benchmark.configuration.keys import fits
@@ -69,7 +70,7 @@ def campaign(words: list[str], session: Session) -> None:
         for line in summary.summary(jobs, before, after, estimates(), devices):
             display.print(line)
         if any(state.rounds for state in after):
-            display.print(f"python -m benchmark board collect={output} makes a board of them")
+            display.print(f"{PROGRAM} board collect={output} makes a board of them")
     if scheduler.failed:
         raise ConfigError(f"{len(scheduler.failed)} of {len(jobs)} runs failed or could not begin; see above for why")
 

@@ -8,16 +8,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from typing import Any, NoReturn
 
-from benchmark.cli import campaign, new, reports, runs
+from benchmark import PROGRAM
+from benchmark.cli import campaign, data, listing, new, reports, runs, submissions
 from benchmark.cli.session import Session
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.layers import meant
 from benchmark.errors import DEADLINE_PREFIX, ConfigError, OutOfTimeError, exit_code, message
 from benchmark.runtime import is_first_rank
-from benchmark.tracking.checkout import commit
+from benchmark.tracking.checkout import commit, version
 
 FIRST = """python -m benchmark COMMAND: what to do first, with images that come with the suite
   python -m benchmark run digits fedavg federation.rounds=3   a first run, in seconds
@@ -44,7 +44,11 @@ EXAMPLES = """examples:
   python -m benchmark regress                               whether any number moved, and which
   python -m benchmark parity tests/parity/ssd.json          whether a method computes what its authors' code does
   python -m benchmark privacy fedsc method.sigma=0.01       what leaves a client; without a name, of all, into the pages
+  python -m benchmark costs fedx training.batch_size=64     what a client pays; without a name, of all, into the page
+  python -m benchmark submit runs/digits/ssd/seed*  chosen="the paper's values"   a bundle for somebody else's board
+  python -m benchmark verify digits-ssd.zip replay=0        whether a bundle is what it says
   python -m benchmark cite ssd align_uniform                BibTeX of a method, an objective and the suite
+  python -m benchmark data typefaces                        a data set by typeface, built from npm; or icons
   python -m benchmark new method mymethod                   files of a method that works, with its test, to be changed
   python -m benchmark list                                  every name that a command takes; list methods: one group"""
 
@@ -69,6 +73,7 @@ keys of most use; docs/how-to/run.md says more, benchmark/configuration/schema.p
 
 RESUME_HINT = "every finished round is safe: run the same command again to resume"
 INTERRUPTED_HINTS = {
+    "data": "the packages that were fetched stay: run the same command again to go on",
     "evaluate": "the record is as it was: run the same command again to measure",
     "export": "a file is written whole or not at all: run the same command again",
 }
@@ -87,9 +92,13 @@ COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "regress": (reports.regress, "[table=FILE] | capture=true"),
     "parity": (reports.parity, "FILE... [accelerator=cpu|cuda]"),
     "privacy": (reports.privacy, "[METHOD ... [key=value ...]]"),
+    "costs": (reports.costs, "[METHOD ... [key=value ...]]"),
+    "submit": (submissions.submit, submissions.SUBMIT),
+    "verify": (submissions.verify, submissions.VERIFY),
     "cite": (reports.cite, reports.CITE),
+    "data": (data.data, data.DATA),
     "new": (new.new, new.NEW),
-    "list": (reports.listing, f"[{' | '.join(reports.LISTS)}]"),
+    "list": (listing.listing, f"[{' | '.join(listing.LISTS)}]"),
 }
 """Name -> function and usage. A function's first docstring line is its help."""
 
@@ -130,7 +139,7 @@ def main(argv: Sequence[str] | None = None, started: float | None = None, comman
 
 def parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     """The parser of the command line, and the parser of each command by name; their help is what the pages show."""
-    parser = _Parser("python -m benchmark", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Parser(PROGRAM, epilog=_typed(EXAMPLES), formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (function, usage) in COMMANDS.items():
         line = str(function.__doc__).splitlines()[0]
@@ -153,7 +162,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Ends the program."""
         if message.endswith("required: COMMAND"):
-            print(FIRST, file=sys.stderr)  # noqa: T201
+            print(_typed(FIRST), file=sys.stderr)  # noqa: T201
             self.exit(2)
         if unknown := re.search(r"invalid choice: '(.*?)' \(choose", message):
             message = f"unknown command {unknown[1]!r}{nearest(unknown[1], COMMANDS)}; there are: {', '.join(COMMANDS)}"
@@ -167,12 +176,8 @@ class _Version(argparse.Action):
     """Prints the suite's version, and the commit of its files where they are a checkout's."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        try:
-            version = metadata.version("fulcrum-ful")
-        except metadata.PackageNotFoundError:
-            version = "not installed"
         at = commit()
-        print(f"fulcrum {version}{f', commit {at}' if at else ''}")  # noqa: T201
+        print(f"fulcrum {version() or 'not installed'}{f', commit {at}' if at else ''}")  # noqa: T201
         parser.exit()
 
 
@@ -186,12 +191,17 @@ def _check_launcher() -> None:
             raise ConfigError(f"the environment variable {name}={text!r} is no whole number: unset it")
 
 
+def _typed(text: str) -> str:
+    """A text with the command as a user of this copy of the suite types it."""
+    return text.replace("python -m benchmark", PROGRAM)
+
+
 def _print_error(line: str) -> None:
     """One line on stderr, from the first rank: an error of one rank is raised on all.
 
     What the user has typed is part of it; control characters in that would be executed by the terminal.
     """
     if is_first_rank():
-        single = re.sub(r"\s*\n\s*", " ", line.strip())
+        single = re.sub(r"\s*\n\s*", " ", _typed(line).strip())
         shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in single)
         print(shown, file=sys.stderr)  # noqa: T201

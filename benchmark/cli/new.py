@@ -16,7 +16,7 @@ from string import Template
 import yaml
 from rich.text import Text
 
-from benchmark import ROOT
+from benchmark import PROGRAM, ROOT
 from benchmark.cli.session import Session
 from benchmark.configuration.files import available
 from benchmark.configuration.keys import nearest
@@ -42,7 +42,10 @@ def new(words: list[str], session: Session) -> None:
         with replacing(file) as beside:
             beside.write_text(text, encoding="utf-8")
         session.console.print(Text(f"{file}{'' if is_new else ' (added to)'}"), soft_wrap=True)
-    session.console.print(Text(f"next:\n{then}".rstrip("\n").replace("\n", "\n  ")), soft_wrap=True)
+    session.console.print(
+        Text(f"next:\n{then}".rstrip("\n").replace("\n", "\n  ").replace("python -m benchmark", PROGRAM)),
+        soft_wrap=True,
+    )
 
 
 def _made(kind: str, name: str, shipped: bool) -> tuple[dict[Path, tuple[str, bool]], str]:

@@ -1,28 +1,27 @@
-"""Commands that make no run: board, compare, cite, privacy, publish, regress, parity, list."""
+"""Commands that make no run: board, compare, cite, privacy, costs, publish, regress, parity."""
 
-import ast
-from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmark import ROOT
 from benchmark.cli.session import Session
-from benchmark.configuration.files import available, facts, papers, summary
+from benchmark.configuration.files import available, facts, papers
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.suites import row_line
 from benchmark.configuration.words import is_true, only_keys, split, take_keys
 from benchmark.errors import ConfigError, DepartureError, count
 
-GROUPS = ("suite", "campaign", "scenario", "method", "objective")
-"""Groups of shipped configs, in the order of `list`."""
-LISTS = (*(f"{group}s" for group in GROUPS), "encoders", "server_optimizers", "protocols")
-"""What `list` takes."""
 REPOSITORY, INTO = Path("leaderboards"), "repository"
 """Folder of the committed board, and the value of `into` that stands for it."""
+HERE = Path("fulcrum-board")
+"""Folder of their board outside a checkout."""
+PARITY = Path(ROOT) / "tests" / "parity"
+"""Folder of the shipped parity files."""
 BOARD = "[collect=RUNS [into=repository]] [folder=BOARD]"
 COMPARE = "RUN_DIR RUN_DIR ... [clients=true] [format=latex|csv|markdown [metrics=all]] [output=FOLDER]"
 CITE = "NAME [NAME ...]"
@@ -36,14 +35,15 @@ SERVER_OPTIMIZERS = {
 
 def board(words: list[str], session: Session) -> None:
     """Print the committed results and write their pages; collect=RUNS: a board of your runs, beside them."""
-    from leaderboards import generate, rank, store
+    from leaderboards import bundles, generate, rank, store
 
     options = only_keys(words, f"board takes {BOARD}", "collect", "folder", "into")
     options = {key: str(value) for key, value in options.items()}
     folder = _board_folder(options)
     docs = Path("docs") if folder == REPOSITORY else None  # the pages of this checkout are of its own board only
     if "collect" in options:
-        records = store.collect(Path(options["collect"]))
+        runs = Path(options["collect"])
+        records = [*store.collect(runs), *bundles.records(runs)]
         added = store.additions(folder / "results", records)
         generate.check(store.merged(folder / "results", added), folder, docs)  # before anything is written
         for file, record in added.items():
@@ -51,7 +51,8 @@ def board(words: list[str], session: Session) -> None:
         early = sum(not rank.finished(record) for record in records)
         line = f"{count(len(records), 'run')} in {options['collect']} taken into {folder / 'results'}"
         session.console.print(Text(f"{line}, {early} of them not over" if early else line))
-    results = store.collect(folder / "results")
+    results = store.collect(store.COMMITTED if folder == HERE else folder / "results")
+    folder.mkdir(parents=True, exist_ok=True)
     generate.write(results, folder, docs=docs)
     show(results, session.console)
     pages = f"{folder / 'README.md'}, {folder / 'site' / 'index.html'}{f', the tables in {docs}' if docs else ''}"
@@ -59,7 +60,7 @@ def board(words: list[str], session: Session) -> None:
 
 
 def _board_folder(options: Mapping[str, str]) -> Path:
-    """The folder of a board: this checkout's, the user's own, or one beside the collected runs."""
+    """The folder of a board: this checkout's, the user's own, one beside the collected runs, or `HERE`."""
     if options.get("into", INTO) != INTO:
         raise ConfigError(f"into={options['into']}: give into={INTO} for the pages of this checkout, or folder=BOARD")
     if {"into", "folder"} <= options.keys():
@@ -67,7 +68,7 @@ def _board_folder(options: Mapping[str, str]) -> Path:
     if "folder" in options:
         return Path(options["folder"])
     if "collect" not in options:
-        return REPOSITORY
+        return REPOSITORY if (REPOSITORY / "results").is_dir() else HERE
     if "into" in options:
         if not (REPOSITORY / "results").is_dir():
             raise ConfigError(f"into={INTO}: there is no {REPOSITORY / 'results'} here: run this from a checkout")
@@ -185,6 +186,30 @@ def privacy(words: list[str], session: Session) -> None:
     session.console.print(f"{count(len(methods), 'method')} in {pages}", highlight=False)
 
 
+def costs(words: list[str], session: Session) -> None:
+    """Count what a client pays under some methods; without a name under all, for docs/reference/cost-sheet.md."""
+    from benchmark.audit import cost_sheet
+    from benchmark.runtime import enable_garbage_collection
+    from leaderboards import generate, store
+    from leaderboards.pages.costs import table
+
+    names, overrides = split(words)
+    folder, page = Path("leaderboards"), Path("docs", "reference", "cost-sheet.md")
+    if overrides and not names:
+        raise ConfigError(f"of which method? usage: python -m benchmark costs METHOD {' '.join(overrides)}")
+    if not names and not page.is_file():
+        raise ConfigError(f"no {page} to write the sheet into: run this from a checkout, or name a method")
+    enable_garbage_collection()
+    with session.display() as display:
+        lines = cost_sheet.record(names or available("method"), display, overrides)
+    if names:
+        session.console.print(table(lines))
+        return
+    cost_sheet.write(lines)
+    generate.write(store.collect(folder / "results"), folder, Path("docs"))
+    session.console.print(f"{count(len(lines), 'line')} in {folder / cost_sheet.SHEET} and {page}", highlight=False)
+
+
 def publish(words: list[str], session: Session) -> None:
     """Make a dashboard of the records for Weights & Biases, offline first; upload it if a user is logged in."""
     from benchmark.tracking import wandb_dashboard
@@ -193,8 +218,8 @@ def publish(words: list[str], session: Session) -> None:
     keys = ("project", "entity", "output", "folder")
     options = only_keys(words, f"publish takes {', '.join(f'{key}=' for key in keys)}", *keys)
     options = {key: str(value) for key, value in options.items()}
-    folder, output = Path(options.get("folder", "leaderboards")), Path(options.get("output", "runs-wandb"))
-    records = store.collect(folder / "results")
+    folder, output = _board_folder(options), Path(options.get("output", "runs-wandb"))
+    records = store.collect(store.COMMITTED if folder == HERE else folder / "results")
     with session.display() as display:
         display.begin("publish")
         runs = wandb_dashboard.write(records, generate.judged(records, folder), output, display)
@@ -213,6 +238,10 @@ def regress(words: list[str], session: Session) -> None:
     options = only_keys(words, takes, "capture", "table")
     if options.get("capture", True) is not True:
         raise ConfigError(f"{takes}, not capture={options['capture']}")
+    if not (REPOSITORY / "results").is_dir():
+        raise ConfigError(
+            f"regress compares with a checkout's committed files, and there is no {REPOSITORY}/results here"
+        )
     with session.display() as display:
         display.begin("regress")
         if "capture" in options:
@@ -229,7 +258,7 @@ def regress(words: list[str], session: Session) -> None:
 
 
 def parity(words: list[str], session: Session) -> None:
-    """Compare the suite with runs of authors' codes in files; without FILE with all, for docs/reference/parity.md."""
+    """Compare the suite with runs of authors' codes, in files or by name; with all for docs/reference/parity.md."""
     from benchmark.parity.codes import case
     from benchmark.parity.compare import compare, needed
     from benchmark.parity.files import read
@@ -241,9 +270,9 @@ def parity(words: list[str], session: Session) -> None:
     names, overrides = split(words)
     options = only_keys(overrides, "parity takes FILE... and accelerator=cpu|cuda", "accelerator")
     folder, page = Path("leaderboards"), Path("docs", "reference", "parity.md")
-    files = [Path(name) for name in names] or sorted((Path("tests") / "parity").glob("*.json"))
-    if not files or not (names or page.is_file()):
-        raise ConfigError("parity of which files? without a name it is of tests/parity: run that from a checkout")
+    shipped = {file.stem: file for file in sorted(PARITY.glob("*.json"))}
+    files = [shipped.get(name, Path(name)) for name in names] or list(shipped.values())
+    writes = not names and page.is_file()  # elsewhere there is no page to write into
     cases = [case(read(file)) for file in files]
     accelerator, results = str(options.get("accelerator", "auto")), []
     with session.display(len(cases)) as display:
@@ -253,62 +282,16 @@ def parity(words: list[str], session: Session) -> None:
             ours = {precision: replay(each, precision, accelerator) for precision in needed(file)}
             compared = compare(each, ours)
             precision = next(iter(ours))
-            settings = [] if names else effects(each, ours[precision], precision, accelerator)
+            settings = effects(each, ours[precision], precision, accelerator) if writes else []
             results.append(result(each, compared, settings))
             for line in lines(each, compared):
                 display.print(line)
-    if not names:
+    if writes:
         store.write_table(folder / parity.FILE, parity.Parity(tuple(results)))
         generate.write(store.collect(folder / "results"), folder, Path("docs"))
     if departed := [each.file for each in results if not each.met]:
         raise DepartureError(f"the suite departs from {len(departed)} of {len(cases)} files: {', '.join(departed)}")
     session.console.print(f"{count(len(cases), 'file')}, none of which the suite departs from", highlight=False)
-
-
-def listing(words: list[str], session: Session) -> None:
-    """Print every name that commands take, one line each, or one group of them."""
-    for name in words:
-        if name not in LISTS:
-            raise ConfigError(f"there is no group {name!r}{nearest(name, LISTS)}: choose {', '.join(LISTS)}")
-    for title in words or LISTS:
-        table = Table(title=title, title_justify="left", box=None, show_header=False)
-        for row in _listed(title):
-            table.add_row(*row)
-        session.console.print(table)
-
-
-def _listed(title: str) -> list[tuple[str, str]]:
-    """Names of a group with their summaries; torch is imported where a group needs it."""
-    if (group := title.removesuffix("s")) in GROUPS:
-        return [(name, summary(group, name)) for name in available(group)]
-    if title == "protocols":
-        from eval.protocol import PROTOCOLS, find
-
-        long = {name: " (of `papers`, not of `all`)" for name, protocol in PROTOCOLS.items() if protocol.long}
-        names = [(name, protocol.summary + long.get(name, "")) for name, protocol in PROTOCOLS.items()]
-        further = {version: find(f"transfer-other/{version}").summary for version in ("v1", "v2")}
-        return [*names, *((f"transfer-<data set>/{v}", text.replace("other", "it", 1)) for v, text in further.items())]
-    if title == "encoders":
-        return list(_encoders())
-    from methods import server
-
-    made = get_args(server.ServerOptimizer)
-    return [(f"methods.server.{each.__name__}", (each.__doc__ or "").partition("\n")[0]) for each in made]
-
-
-def _encoders() -> Iterator[tuple[str, str]]:
-    """The constructors of `methods.networks`, read from its text: it would import torchvision, for a second."""
-    spec = find_spec("methods.networks")
-    assert spec is not None
-    assert spec.origin is not None
-    for statement in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.ImportFrom) and str(statement.module).startswith("methods.networks."):
-            file = Path(spec.origin).with_name(f"{str(statement.module).rpartition('.')[2]}.py")
-            functions = ast.parse(file.read_text(encoding="utf-8")).body
-            known = {each.name: each for each in functions if isinstance(each, ast.FunctionDef)}
-            for each in (known[alias.name] for alias in statement.names if alias.name in known):
-                if each.returns and ast.unparse(each.returns) == "Encoder":
-                    yield f"methods.networks.{each.name}", (ast.get_docstring(each) or "").partition("\n")[0]
 
 
 def show(results: list[dict[str, Any]], console: Console) -> None:

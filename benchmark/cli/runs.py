@@ -34,7 +34,7 @@ RUN = (
 )
 RESUME = "RUN_DIR [federation.rounds=N] [trust=true]"
 EVALUATE = "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"
-EXPORT = "RUN_DIR FILE [format=torch|safetensors|onnx] [encoder=NAME] [trust=true]"
+EXPORT = "RUN_DIR FILE [format=torch|safetensors|onnx|peft] [encoder=NAME] [trust=true]"
 TUNE = (
     "SCENARIO METHOD [key=value,value] [key=value ...] [compare=true] | "
     "suite=NAME [methods=A,B] [minutes=M] [devices=N] [plan=true] [retry=true] [into=FOLDER]"

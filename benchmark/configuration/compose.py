@@ -32,6 +32,7 @@ from benchmark.configuration.layers import (
     update,
 )
 from benchmark.configuration.partitions import pin, with_hash
+from benchmark.configuration.plugins import with_paths
 from benchmark.configuration.schema import KEYS
 from benchmark.configuration.tuned import RATE, chosen
 from benchmark.configuration.written import settled
@@ -207,7 +208,7 @@ def parse(overrides: Iterable[str]) -> dict[str, Any]:
                 parse([override])
         raise ConfigError(f"cannot read {' '.join(overrides)}: {' '.join(str(error).split())}") from error
     check_plain(content)
-    return renamed(content)
+    return with_paths(renamed(content))
 
 
 def merge(config: DictConfig, overrides: Iterable[str]) -> DictConfig:

@@ -12,6 +12,7 @@ from yaml import MarkedYAMLError, YAMLError
 
 from benchmark.configuration.keys import check_plain, nearest
 from benchmark.configuration.layers import renamed, typed
+from benchmark.configuration.plugins import plugins, with_paths
 from benchmark.configuration.written import read_yaml_text, settled
 from benchmark.errors import ConfigError
 
@@ -28,9 +29,15 @@ def available(group: str) -> list[str]:
     return sorted(str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.yaml"))
 
 
+def named(group: str) -> list[str]:
+    """Names of the shipped configs of a group, and those that installed packages add."""
+    further = plugins(f"{group}s") if group in ("method", "objective") else {}
+    return list(dict.fromkeys([*available(group), *further]))
+
+
 def read(group: str, name: str) -> dict[str, Any]:
     """A shipped config by name, any file by a path that ends in .yaml, or a method's or objective's class by its import
-    path, such as `decoupled.Decoupled`, with the defaults of its arguments."""
+    path, such as `decoupled.Decoupled`, or by a name of an installed package, with the defaults of its arguments."""
     if group in ("method", "objective") and is_import_path(name):
         if (shipped := name.rpartition(".")[2].lower()) in available(group):
             raise ConfigError(
@@ -41,13 +48,15 @@ def read(group: str, name: str) -> dict[str, Any]:
     is_path = name.endswith(".yaml")
     file = Path(name) if is_path else CONFIGS / group / f"{name}.yaml"
     if not file.is_file():
+        if not is_path and group in ("method", "objective") and name in (theirs := plugins(f"{group}s")):
+            return {group: {"class": theirs[name].path}}
         if group == "scenario" and Path(name).is_dir():
             folder = Path(name).resolve()
             data = f"data.root={folder.parent} data.name={folder.name}"
             raise ConfigError(f"{name} is a folder, not a scenario: name a scenario, and give images by {data}")
         if name.endswith(".yml"):
             raise ConfigError(f"{name}: config files end in .yaml: rename it")
-        names = available(group)
+        names = named(group)
         problem = f"no file {name}" if is_path else f"unknown {group} {name!r}{nearest(name, names)}"
         short = [each for each in names if "/" not in each]
         more = (
@@ -100,7 +109,7 @@ def mapping(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError("it must hold a mapping of sections")
     check_plain(content)
-    return renamed(content)
+    return with_paths(renamed(content))
 
 
 def lineage(name: str) -> list[tuple[str, dict[str, Any]]]:

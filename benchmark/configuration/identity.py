@@ -76,8 +76,10 @@ def changes_name(key: str) -> bool:
 
 
 def part_of(key: str) -> str:
-    """What a key is a part of, see `keys`; an argument of a class, what its section is."""
-    return KEYS[key].part if key in KEYS else PARTS[key.partition(".")[0]]
+    """What a key is a part of, see `keys`; a key within another, what that one is."""
+    while key not in KEYS and "." in key:
+        key = key.rpartition(".")[0]
+    return KEYS[key].part if key in KEYS else PARTS[key]
 
 
 def variant(name: str, changed: Iterable[str], command_line: Mapping[str, Any], config: DictConfig, rows: bool) -> str:

@@ -89,7 +89,16 @@ def expanded(path: str, key: str) -> Path:
         raise ConfigError(f"{key}={path}: there is no such user: write the folder out") from error
 
 
-RULES = ("iid", "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
+COMMON: dict[str, Any] = {
+    "seed": int | None,
+    "share": float,
+    "held_out": float | list[str | int] | None,
+    "shift": list[str] | None,
+}
+"""Keys of every partition, whatever its rule, and their types."""
+BY_SIZE = ("iid", "linear", "square", "exponential", "lognormal")
+"""Rules that read no label."""
+RULES = (*BY_SIZE, "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 """Functions of `datamodules.partition`."""
 NATURAL: dict[str, dict[str, Any]] = {
     "folders": {"min_size": int},
@@ -114,12 +123,17 @@ def is_natural(section: Mapping[str, Any]) -> bool:
     return bool(section.get("class")) or section.get("name") in NATURAL
 
 
+def is_by_names(section: Mapping[str, Any]) -> bool:
+    """Whether names of clients, which no hash of images covers, decide who trains on what."""
+    return is_natural(section) or section.get("held_out") is not None
+
+
 def drop_replaced(section: dict[str, Any], layer: Mapping[str, Any]) -> None:
     """Remove what belongs to the rule that a layer replaces by another; parameters that both have remain."""
     rule = "class" if layer.get("class") else "name"
     if layer.get(rule) in (None, section.get(rule)):
         return
-    kept = {"seed", "share"}
+    kept = set(COMMON)
     if rule == "name":
         kept |= {"clients", *parameters(str(layer["name"]))}
         # a natural partition has its own number of clients, and leaves small ones out instead of drawing again

@@ -32,8 +32,7 @@ class DataConfig:
     channels: int | None = None
     """1: grey | 3: colour | None: as the images are, 3 for image files."""
     levels: Any = None
-    """The grey level of 16-bit images that is white, e.g. 4095 for 12 bits | max: the largest of the training images |
-    None: the largest of the file's depth."""
+    """White of 16-bit images, e.g. 4095 for 12 bits | max: the largest of the training images | None: by the depth."""
     labels: bool = True
     """Whether folders of images name classes, or the column of a table; false: images have no labels."""
     limit: float | None = None
@@ -41,8 +40,7 @@ class DataConfig:
     probe: str | None = None
     """Another data set whose labelled images the protocols use; None: those in the folder's probe/, else its own."""
     hold_out: bool = key(False, part=IMAGES, older=True)
-    """Hold a fifth of unlabelled images out as test though labelled ones, of probe/ or `probe`, are scored; false: all
-    train. Without such a fifth is always held out where there is no test."""
+    """Hold a fifth of unlabelled images out as test even where labelled ones (probe/, `probe`) are scored."""
     order: str = key("canonical", choices=("canonical", "source"), part=IMAGES, older="source")
     """canonical: images by class and name, without names by class and pixels | source: as the files have them."""
     options: dict[str, Any] = key({})
@@ -62,8 +60,7 @@ class FederationConfig:
     dropout: float = key(0.0, within="a probability in [0, 1)")
     """Probability, in [0, 1), that a drawn client never replies."""
     deadline: float | None = key(None, within="a number above 0; 1 is the median client's visit")
-    """Longest visit of a client that replies, over the median client's; each client has a speed of its own, drawn once.
-    None: the server waits for all."""
+    """Longest visit of a client that replies, over the median's; a client's speed is drawn once. None: no limit."""
     batch_norm: str = key("average", choices=("average", "local", "recalibrate"), hashed=True)
     """Running statistics: average | local | recalibrate."""
     encoders: dict[str, Any] = key({})
@@ -89,8 +86,7 @@ class PrivacyConfig:
     clip: float | None = key(None, within="the largest norm of a client's update, a number above 0")
     """The largest norm of a client's update, above 0."""
     clipping: str = key("flat", choices=("flat", "layers", "adaptive"))
-    """What clip bounds: flat: the norm of an update | layers: those of its tensors together | adaptive: it follows the
-    clients."""
+    """What clip bounds: flat: an update's norm | layers: those of its tensors together | adaptive: follows clients."""
     quantile: float = key(0.5, within="a number in (0, 1)")
     """Share, in (0, 1), of the clients whose updates an adaptive clip leaves as they are."""
     noise_multiplier: float | None = key(None, within="the noise's deviation over privacy.clip, at least 0")
@@ -129,11 +125,9 @@ class TrainingConfig:
     min_batch_size: int | None = key(None, minimum=1, formerly="smallest_batch")
     """Fewest images of a short last batch that is trained on, without drop_last; None: 2, or 1 for one-view losses."""
     views: str = key("joint", choices=("joint", "separate"))
-    """joint: all views of a batch pass the networks together | separate: one after the other, so that BatchNorm
-    normalises each by itself."""
+    """joint: all views of a batch pass the networks together | separate: one by one, each normalised by itself."""
     precision: str = key("32-true", choices=("32-true", "tf32", "bf16-mixed", "64-true"), hashed=True)
-    """32-true, on a GPU too | tf32: the same with a GPU's shorter products in matrices and convolutions | bf16-mixed |
-    64-true."""
+    """32-true, on a GPU too | tf32: a GPU's shorter products in matrices and convolutions | bf16-mixed | 64-true."""
     channels_last: bool = key(False, hashed=True)
     """Memory format of images and weights."""
 
@@ -165,8 +159,7 @@ class EvaluationConfig:
     batch_size: int = key(500, minimum=1)
     """Images a forward pass of feature extraction."""
     best_on_test: str | None = None
-    """One of the protocols, run on the test images after every round too. Its best round is recorded beside the last
-    one, as accuracy_best_on_test: for papers that report it; not comparable with other scores."""
+    """A protocol of the test images after every round too; accuracy_best_on_test is its best, as some papers report."""
 
 
 @dataclass(kw_only=True)
@@ -174,7 +167,7 @@ class PartitionKeys:
     """How the training images are divided among clients."""
 
     name: str | None = key()
-    """A rule, iid | dirichlet | dirichlet_min | dirichlet_balanced | classes | blocks | folders | file."""
+    """A rule, such as iid or dirichlet, folders or file: docs/reference/clients.md has them all."""
     clients: Any = key()
     """The number of clients."""
     alpha: Any = key()
@@ -183,6 +176,10 @@ class PartitionKeys:
     """The part of its images that each client has."""
     min_size: Any = key()
     """The fewest images of a client; natural ones of fewer are left out."""
+    held_out: Any = key()
+    """Clients of the data that nobody trains on: a share of them, drawn, or a list of names."""
+    shift: Any = key()
+    """Transforms of images by group of clients, in turn: none | invert | rotate-DEGREES | blur-PIXELS."""
     class_: str | None = key()
     """In place of a rule, an import path of a function of labels, and its arguments."""
     path: str | None = key()
@@ -225,6 +222,10 @@ class EncoderKeys:
     """What it starts from: a file or, for methods.networks.torchvision, a name such as IMAGENET1K_V1."""
     weights_sha256: str | None = key()
     """The file's content, set by the run."""
+    freeze: Any = key(None, part=ROW)
+    """What nobody trains, sent once: all | names or globs of tensors, e.g. [conv_proj, blocks.0-7]."""
+    adapter: dict[str, Any] | None = key(None, part=ROW)
+    """What trains in its place, e.g. {name: lora, rank: 8, targets: [qkv, proj]}, see docs/how-to/encoders.md."""
 
 
 @dataclass(kw_only=True)
@@ -262,8 +263,7 @@ class OptimizerKeys:
     """An optimiser."""
 
     decay_norms_and_biases: Any = key(True)
-    """Whether its weight decay also shrinks parameters of fewer than two dimensions: biases, and those of normalisation
-    layers."""
+    """Whether its weight decay also shrinks parameters below two dimensions: biases and those of normalisation."""
 
 
 @dataclass
@@ -311,6 +311,8 @@ class Config:
     """wandb (offline unless logged in) | csv."""
     log_clients: bool = key(False, part=EXECUTION)
     """Write `clients.jsonl`, a line for each visit of a client: loss, images, seconds, and norm of its update."""
+    costs: bool = key(False, part=EXECUTION)
+    """Count a client's operations and memory before the first round, see docs/reference/cost-sheet.md; some seconds."""
     devices: Any = key("auto", part=EXECUTION)
     """Ranks on a machine, one a GPU or a CPU core or several; auto: as docs/how-to/clusters.md says."""
     nodes: int | None = key(None, minimum=1, part=EXECUTION)
@@ -329,11 +331,9 @@ class Config:
     lanes: int = key(4, minimum=1, part=EXECUTION)
     """Clients at once, side by side."""
     deterministic: bool = key(False, part=EXECUTION)
-    """The same bits in every run on one kind of GPU, by slower operations, and one by one unless executor is given; on
-    a CPU they always are."""
+    """The same bits in every run on one kind of GPU, as on a CPU: slower, and one by one unless executor is given."""
     minutes: float | None = key(None, minimum=0, part=EXECUTION)
-    """Time for the command: no round begins that would not end by then, by the slowest so far; the same command
-    resumes the run. None: no limit."""
+    """Time for the command: no round begins that may not end by then; the same command resumes. None: no limit."""
     compile: bool = key(False, part=EXECUTION)
     """Compile networks and views by torch.compile: seconds at the start, another rounding; prints its speed-up."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from benchmark.configuration.compose import compose, stem
-from benchmark.configuration.files import available, read
+from benchmark.configuration.files import available, named, read
 from benchmark.configuration.identity import folder
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.written import value_of
@@ -137,9 +137,9 @@ def row_line(scenario: str, name: str) -> list[str]:
         raise ConfigError(f"{name!r} is the name of several rows: {known}: give the method and its key=value instead")
     if lines:
         return _method_first(next(iter(lines)))
-    for method in available("method"):
+    for method in named("method"):
         objective = name.removeprefix(f"{method}-")
-        if objective != name and objective in available("objective"):
+        if objective != name and objective in named("objective"):
             return [method, f"objective={objective}"]
     return [name]
 

@@ -49,13 +49,16 @@ class Constant(NamedTuple):
     values: tuple[str, ...]
 
 
-def constant(method: str, objective: str) -> Constant | None:
-    """The constant that the head of the method's config names, else that of the objective's; None: neither has one."""
-    for group, name in (("method", method), ("objective", objective)):
-        if name in available(group) and (tunes := facts(group, name).get("tunes")):
-            key, _, values = tunes.partition("=")
-            return Constant(key, tuple(values.split(",")))
-    return None
+def constant(method: str) -> Constant | None:
+    """The constant that the head of the method's config names; None: it has none.
+
+    Those of an objective are not searched: rows that build on it share them, so that they differ by their method alone.
+    """
+    tunes = facts("method", method).get("tunes") if method in available("method") else None
+    if tunes is None:
+        return None
+    key, _, values = tunes.partition("=")
+    return Constant(key, tuple(values.split(",")))
 
 
 def chosen(scenario: str, rows: Iterable[str]) -> dict[str, list[str]]:

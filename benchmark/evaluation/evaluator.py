@@ -1,6 +1,6 @@
 """Scores of a run's encoders: features once for each exported encoder, then every protocol on them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -21,6 +21,7 @@ from eval.features import Features, extract, ignore, recalibrate
 from eval.inputs import Crop, EncoderInputs, Subject
 from eval.protocol import PROTOCOLS, evaluate, find
 from methods.base import FederatedMethod, Tree
+from methods.core.freezing import keeps_statistics
 from methods.core.recalibration import has_batch_norm
 
 VIEWS = 10_000
@@ -71,7 +72,8 @@ class Evaluator:
         if method.dtype == torch.float64:  # images are float32
             network = deepcopy(network).float()
         if self.recalibrated if recalibrated is None else recalibrated:
-            recalibrate(network, self._shuffled, self.plain, self.batch_size, self.device)
+            kept = [layer for layer in network.modules() if keeps_statistics(layer)]
+            recalibrate(network, self._shuffled, self.plain, self.batch_size, self.device, kept)
         return network.eval()
 
     def encoders(self, exported: Mapping[str, Tree]) -> Iterator[tuple[str, nn.Module]]:
@@ -141,6 +143,7 @@ class Evaluator:
                 view=self._augmented,
             ),
             targets={name: partial(self.features, encoder, self.other(name)) for name in transfer_targets(protocols)},
+            trained=self.trained,
             client_names=() if source.test.clients is None else np.unique(source.test.clients).tolist(),
             **inputs,
             save_arrays=({} if arrays is None else arrays).__setitem__,
@@ -190,6 +193,14 @@ class Evaluator:
             train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, num_classes=max(1, len(source.classes))
         )
 
+    @property
+    def trained(self) -> Collection[str] | None:
+        """Names of the clients that train; None where the test images name none of them: they may be domains."""
+        names, train, test = self.data.parts.names, self.data.source.train, self.images.test
+        if not names and train.clients is not None:
+            names = tuple(np.unique(train.clients[self.holders >= 0]).tolist())
+        return None if test.clients is None or set(names).isdisjoint(test.clients.tolist()) else set(names)
+
     def members(self, client: int | None) -> Tensor | None:
         """Rows of the training images of a client, or of all clients; None if they are not the images evaluated on."""
         if self.images is not self.data.source:
@@ -206,10 +217,11 @@ class Evaluator:
         return augment(images, recipe, generator).contiguous(memory_format=self.data.layout)
 
     def _shuffled(self) -> Iterator[np.ndarray]:
-        """Training images in batches of mixed classes: an image folder is ordered by class."""
+        """Training images in batches of mixed classes, as an image folder is ordered by class; none held out."""
         images = self.data.source.train.images
-        order = torch.randperm(len(images), generator=self.streams.generator("recalibrate")).numpy()
-        for rows in np.array_split(order, -(-len(images) // self.batch_size)):
+        pooled = np.delete(np.arange(len(images)), self.data.held_out)
+        order = pooled[torch.randperm(len(pooled), generator=self.streams.generator("recalibrate")).numpy()]
+        for rows in np.array_split(order, -(-len(order) // self.batch_size)):
             yield images[rows]
 
     def sample(self, total: int, limit: int, purpose: str) -> np.ndarray:

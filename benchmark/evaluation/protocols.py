@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from benchmark.configuration import plugins
 from eval.clients import OF, summary
 from eval.inputs import REASONS
 from eval.own import load
@@ -23,7 +24,7 @@ CHOICES = ("k", "rate", "strength")
 def expanded(names: Iterable[str], data: str, inputs: Collection[str] = (), *, labelled: bool = True) -> list[str]:
     """Ids of protocols, once each: `all` stands for all but the long ones, `papers` for the long ones.
 
-    A word of an own protocol is imported, see `eval.own`.
+    A word of an own protocol, or the name of an installed package's, is imported, see `eval.own`.
 
     Args:
         data: the run's data set; `all` transfers to the embedded digits where this is another one.
@@ -33,11 +34,11 @@ def expanded(names: Iterable[str], data: str, inputs: Collection[str] = (), *, l
     """
     missing = OPTIONAL - set(inputs)
     groups: dict[str, list[str]] = {"all": [], "papers": []}
-    for protocol in PROTOCOLS.values():
-        if protocol.requires not in missing and (labelled or not protocol.uses_labels) and not protocol.replaced_by:
-            groups["papers" if protocol.long else "all"].append(protocol.id)
+    for each in PROTOCOLS.values():
+        if each.requires not in missing and (labelled or not each.uses_labels) and not each.replaced_by:
+            groups["papers" if each.long else "all"].append(each.id)
     groups["all"] += ["transfer-digits/v1"] if data != "digits" else []
-    ids = (id for name in names for id in groups.get(name, [name]))
+    ids = (id for name in names for id in groups.get(name, [plugins.protocol(name)]))
     return list(dict.fromkeys(load(id).id if OWN.fullmatch(id) else id for id in ids))
 
 

@@ -21,6 +21,7 @@ from benchmark.federation.loop import FederatedLoop
 from datamodules.federated import FederatedDataModule
 from eval.inputs import REASONS
 from eval.protocol import find
+from eval.tokens import tokens_of
 
 
 class Progress(Protocol):
@@ -147,6 +148,7 @@ class Scoring:
             **{kind: revisit.has(self.loop, data) for kind, revisit in REVISITS.items()},
             "members": images is data.source,
             "projector": self.evaluator.has_projector(),
+            "tokens": tokens_of(self.evaluator.method.part("encoder")) is not None,
             "held_out": self.evaluator.holds_out,
             "test_clients": images.test.clients is not None,
         }

@@ -8,10 +8,12 @@ from omegaconf import DictConfig
 
 from benchmark.execution.base import Executor
 from benchmark.experiment import factory, privacy
+from benchmark.experiment.adapters import factors
 from benchmark.federation.loop import FederatedLoop
+from benchmark.federation.low_rank import ProductAverage, check_product
 from benchmark.federation.participation import Participation
 from benchmark.federation.uplink import Uplink
-from methods.base import Client
+from methods.base import Client, FederatedMethod
 
 
 def build_loop(
@@ -48,6 +50,21 @@ def build_loop(
             accountant.updates,
             factory.compression(config, built) if compressed else None,
             privacy.secure_aggregation(config, built, clients),
+            _products(config, built),
         ),
         execution_environment=environment,
     )
+
+
+def _products(config: DictConfig, built: FederatedMethod) -> ProductAverage | None:
+    """The mean of the products of an adapter's factors; refuses a run in which it would be none."""
+    if not (layers := factors(built.objective.encoder)):
+        return None
+    given = {
+        "privacy.mechanism": config.privacy.mechanism != "none",
+        "privacy.secure_aggregation": config.privacy.secure_aggregation,
+        "compression.name": config.compression.name != "none",
+        "server_optimizer": bool(config.server_optimizer),
+    }
+    check_product(built, config.federation.rounds, [key for key, changes in given.items() if changes])
+    return ProductAverage(layers)

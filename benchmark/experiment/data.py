@@ -11,13 +11,14 @@ from omegaconf import DictConfig, OmegaConf
 from benchmark.configuration.compose import merge
 from benchmark.configuration.instantiate import check, locate
 from benchmark.configuration.keys import fits
-from benchmark.configuration.partitions import expanded, is_natural, parameters
+from benchmark.configuration.partitions import BY_SIZE, COMMON, expanded, is_natural, parameters
 from benchmark.errors import ConfigError
-from benchmark.experiment.natural_clients import natural_clients, public_client
+from benchmark.experiment.natural_clients import held_out, natural_clients, partition_seed, public_client
 from benchmark.rng import Streams
 from datamodules import partition
 from datamodules.natural import NamedPartition
 from datamodules.partition import of_every_class
+from datamodules.shift import shifted
 from datamodules.signatures import signature_of
 from datamodules.sources import Source, limited, load
 from methods.base import Client, FederatedMethod
@@ -73,7 +74,7 @@ def _uses_clients(section: Mapping[str, Any]) -> bool:
     """Whether a partition is by the clients that the data name, or a user's function that is given them."""
     if section.get("class"):
         return "clients" in signature_of(locate(section, "partition")).named
-    return section.get("name") == "folders"
+    return section.get("name") == "folders" or section.get("held_out") is not None
 
 
 def load_matching(
@@ -146,7 +147,10 @@ def public(config: DictConfig, images: Source, open_other: Callable[[str], Sourc
         return None
     seed = Streams(config.seed).seed_for("public")
     if name == config.data.name:
-        return Public(images.train.images, of_every_class(images.train.labels, fraction, seed=seed))
+        out, labels = held_out(config, images), images.train.labels
+        if out is None:
+            return Public(images.train.images, of_every_class(labels, fraction, seed=seed))
+        return Public(images.train.images, out.rest[of_every_class(labels[out.rest], fraction, seed=seed)])
     other = open_other(name)
     if other.train.images.shape[1:] != images.train.images.shape[1:]:
         raise ConfigError(
@@ -156,24 +160,42 @@ def public(config: DictConfig, images: Source, open_other: Callable[[str], Sourc
     return Public(other.train.images, of_every_class(other.train.labels, fraction, seed=seed))
 
 
+def with_shift(config: DictConfig, images: Source, held: NamedPartition) -> tuple[Source, NamedPartition]:
+    """The images by `partition.shift`, and the partition with a note of it; both as they are without one.
+
+    Raises ConfigError: it is no list of texts, or clients are natural ones.
+    """
+    section: Any = OmegaConf.to_container(config.partition)
+    if not (given := section.get("shift")):
+        return images, held
+    check({"shift": given}, {"shift": COMMON["shift"]}, "partition", "a partition")
+    if is_natural(section):
+        raise ConfigError("partition.shift is for clients that a rule makes, and natural ones differ as they are")
+    note = f"images by group of clients, client k in group k modulo {len(given)}: {', '.join(given)}"
+    made = shifted(images, held.parts, given, seed=partition_seed(config))
+    return made, held._replace(notes=(*held.notes, note))
+
+
 def clients_of(config: DictConfig, images: Source, rows: np.ndarray | None = None) -> NamedPartition:
     """Training indices of each client, by the config's partition, and their names where they have some.
 
     rows: sorted indices of the images that are divided; None: all.
     """
-    section: dict[Any, Any] = {"seed": None, "share": 1.0, **config.partition}
-    common = {key: section.pop(key) for key in ("seed", "share")}
-    check(common, {"seed": int | None, "share": float}, "partition", "a partition")
-    seed, fraction = common.values()
+    section: dict[Any, Any] = {key: value for key, value in config.partition.items() if key not in COMMON}
+    fraction = config.partition.get("share", 1.0)
+    check({"share": fraction}, {"share": COMMON["share"]}, "partition", "a partition")
     if not 0 < fraction <= 1:
         raise ConfigError(f"partition.share={fraction}: give the part of its images that each client has, in (0, 1]")
-    if seed is not None and seed < 0:
-        raise ConfigError(f"partition.seed={seed}: give a number of at least 0, or null for that of the run")
-    seed = Streams(config.seed).seed_for("partition") if seed is None else seed
+    seed, out = partition_seed(config), held_out(config, images)
     if is_natural(section):
-        held = natural_clients(config, section, images, seed, rows)
-    else:
+        held = natural_clients(config, section, images, seed, rows, out)
+    elif out is None:
         held = NamedPartition(_by_rule(section, images, rows, seed), ())
+    else:
+        rest = out.rest if rows is None else np.intersect1d(out.rest, rows)
+        held = NamedPartition(_by_rule(section, images, rest, seed), (), (out.note,))
+    if out is not None:
+        held = held._replace(held_out=np.setdiff1d(np.arange(len(images.train.labels)), out.rest))
     return held if fraction == 1 else held._replace(parts=partition.thinned(held.parts, fraction, seed=seed))
 
 
@@ -181,10 +203,10 @@ def _by_rule(section: dict[Any, Any], images: Source, rows: np.ndarray | None, s
     """A partition by a rule of `datamodules.partition`."""
     name, clients = section.pop("name", None), section.pop("clients", 10)
     check({"clients": clients, **section}, {"clients": int, **parameters(str(name))}, "partition", name)
-    if name != "iid" and not images.labelled:
+    if name not in BY_SIZE and not images.labelled:
         raise ConfigError(
-            f"partition.name={name} divides by label, and {images.name} has none: choose iid, or folders or file, the "
-            "clients that the data name"
+            f"partition.name={name} divides by label, and {images.name} has none: choose {', '.join(BY_SIZE)}, or "
+            "folders or file, the clients that the data name"
         )
     labels = images.train.labels if rows is None else images.train.labels[rows]
     try:

@@ -9,8 +9,15 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from benchmark.configuration.instantiate import SHIPPED, construct, said
+from benchmark.configuration.keys import fits, keys
+from benchmark.configuration.schema import EncoderKeys
 from benchmark.errors import ConfigError, exit_code
+from benchmark.experiment.adapters import adapt
 from benchmark.experiment.initial_weights import start_from_weights
+from methods.core.freezing import freeze
+
+OF_ENCODERS = tuple(each.name for each in keys(EncoderKeys))
+"""Keys of every encoder's section, which are no arguments of its class."""
 
 
 def build(
@@ -23,8 +30,9 @@ def build(
         shape: of a view, channels, height and width. views: the section of that name.
 
     Raises ConfigError: it cannot be built, or does not fit the images.
+    Raises MethodError: see `freeze`.
     """
-    built_from = {key: value for key, value in architecture.items() if key not in ("weights", "weights_sha256")}
+    built_from = {key: value for key, value in architecture.items() if key not in OF_ENCODERS}
     channels, size, _ = shape
     if built_from.get("image_size", size) != size and built_from["class"].startswith(SHIPPED):
         raise ConfigError(
@@ -45,6 +53,17 @@ def build(
     ):  # the suite's own fit what is filled in
         try_on(encoder, shape, name)
     start_from_weights(encoder, architecture, where, views)
+    if architecture.get("adapter") is not None:
+        if architecture.get("freeze"):
+            raise ConfigError(f"{where}.freeze: all but {where}.adapter is frozen anyway: leave it out")
+        adapt(encoder, architecture["adapter"], f"{where}.adapter")
+    elif (chosen := architecture.get("freeze")) is not None:
+        names = (
+            [str(name) for name in chosen] if fits(chosen, list[str | int]) else chosen
+        )  # `0` is a module's name too
+        if names == "" or not fits(names, str | list[str]):
+            raise ConfigError(f"{where}.freeze={chosen!r}: give all, or a list of names or globs of its tensors")
+        freeze(encoder, names)
     return encoder
 
 

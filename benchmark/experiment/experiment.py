@@ -9,9 +9,10 @@ from pathlib import Path
 from lightning.fabric import Fabric
 from omegaconf import DictConfig
 
+from benchmark import PROGRAM
 from benchmark.configuration.compose import as_begun, load, merge, save
 from benchmark.configuration.identity import differences, folder, identity, title
-from benchmark.configuration.partitions import is_natural
+from benchmark.configuration.partitions import is_by_names
 from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks, rank_zero_first
 from benchmark.distributed.launch import RankProcesses
 from benchmark.errors import ConfigError, exit_code, message, names_full_disk
@@ -136,7 +137,7 @@ class Experiment:
             if exit_code(error) is None:
                 raise
             return message(error)
-        return f"python -m benchmark evaluate {shlex.quote(str(self.folder))} protocols={','.join(missing)}{trust}"
+        return f"{PROGRAM} evaluate {shlex.quote(str(self.folder))} protocols={','.join(missing)}{trust}"
 
     def _refuse_changed_code(self, result: schema.Record) -> None:
         """ConfigError where a class from outside the suite has changed since it made the record."""
@@ -171,7 +172,7 @@ class Experiment:
             images.in_order,
         )  # older records have the latter
         changed |= result["provenance"].get("in_order", images.in_order) != images.in_order
-        if not changed and is_natural(self.config.partition):  # files may have moved
+        if not changed and is_by_names(self.config.partition):  # files may have moved
             held, _ = data.partition_data(self.config, images, with_public=False)
             changed = partition_hash(held.parts) != result["provenance"]["partition"]
         if (public := result["provenance"].get("public")) is not None and not changed:
@@ -229,7 +230,7 @@ class Experiment:
         compiled = self._compile(sequential, clients) if config.compile else None
         external = external_classes(config)
         # names of folders decide a natural partition, and the images' hash does not cover them
-        natural = [partition_hash(module.parts)[:16]] if is_natural(config.partition) else []
+        natural = [partition_hash(module.parts)[:16]] if is_by_names(config.partition) else []
         hashes = [images.in_order[:16], *natural, *([public[:16]] if public and method.uses_public_images else [])]
         self._refuse_other_data(fabric, hashes)
         loop = build_loop(

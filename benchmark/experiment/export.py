@@ -21,14 +21,16 @@ from benchmark.configuration.instantiate import arguments, locate
 from benchmark.configuration.keys import nearest
 from benchmark.disk import replacing, sha256
 from benchmark.errors import ConfigError
+from benchmark.experiment import adapters
+from benchmark.experiment.encoder import OF_ENCODERS
 from benchmark.experiment.run import Run
 from leaderboards.schema import Record
 from methods.networks import Encoder
 
-FORMATS = ("torch", "safetensors", "onnx")
+FORMATS = ("torch", "safetensors", "onnx", "peft")
 RECORDED = ("scenario", "row", "seed", "method", "objective", "rounds", "provenance", "deviations")
 """Fields of the run's record that the description repeats."""
-LEFT_OUT = ("class", "clients", "weights", "weights_sha256")
+LEFT_OUT = ("class", "clients", *OF_ENCODERS)
 """Keys of an encoder's section that are no arguments of its class."""
 
 
@@ -37,7 +39,8 @@ def export_encoder(run: Run, record: Record, file: Path, *, format: str | None =
 
     Args:
         run: restored. record: its own.
-        format: one of FORMATS; None: by the file's ending, torch for any other than .safetensors and .onnx.
+        format: one of FORMATS; None: by the file's ending, torch for any other than .safetensors and .onnx. peft: of
+            the adapter alone, into `file` as a folder; all others are of weights with which it is merged.
         name: as `record["encoders"]` has it; None: the global one, or the only one.
 
     Returns the name of the encoder. Raises ConfigError: no such format or encoder, or a package is missing.
@@ -45,13 +48,16 @@ def export_encoder(run: Run, record: Record, file: Path, *, format: str | None =
     format = format or {".onnx": "onnx", ".safetensors": "safetensors"}.get(file.suffix, "torch")
     if format not in FORMATS:
         raise ConfigError(f"format={format}: choose {', '.join(FORMATS)}{nearest(str(format), FORMATS)}")
-    if file.is_dir():
+    if file.is_dir() and format != "peft":
         raise ConfigError(f"{file} is a folder: give the name of a file in it, e.g. {file / 'encoder.pt'}")
     if not file.parent.is_dir():
         raise ConfigError(f"{file}: there is no folder {file.parent}: make it first")
     name, encoder = run.scoring.exported_encoder(name)
     recipe, channels = run.data.recipe, run.data.source.train.images.shape[1]
-    with replacing(file.with_name(f"{file.name}.json")) as card, replacing(file) as beside:
+    beside_file = file.with_name(f"{file.name}.json")
+    if format == "peft":
+        file = file / "adapter_model.safetensors"
+    with replacing(beside_file) as card, replacing(file) as beside:
         _write(encoder, beside, format, torch.zeros(2, channels, recipe.size, recipe.size))
         description = {
             "format": format,
@@ -84,6 +90,10 @@ def architecture(run: Run, encoder: nn.Module, name: str) -> dict[str, Any]:
 
 def _write(encoder: nn.Module, file: Path, format: str, images: torch.Tensor) -> None:
     """Writes the weights, or the graph. images: `[2, C, H, W]`, of which a graph takes the shape but for the batch."""
+    if format == "peft":
+        adapters.write(encoder, file.parent, file)
+        return
+    adapters.merge(encoder)
     state = (encoder.backbone if isinstance(encoder, Encoder) else encoder).state_dict()
     # a view would be written with all of the tensor that it is a part of
     state = {key: value.detach().clone(memory_format=torch.contiguous_format) for key, value in state.items()}
@@ -100,7 +110,7 @@ def _write(encoder: nn.Module, file: Path, format: str, images: torch.Tensor) ->
     except ImportError as error:
         raise ConfigError(
             f"format={format} needs the package {error.name}: install this suite with its extra: "
-            "pip install -e '.[export]'"
+            "pip install 'fulcrum-ful[export]'"
         ) from error
 
 

@@ -27,7 +27,7 @@ from benchmark.execution.base import LocalTrainingConfig
 from benchmark.execution.cuda_graphs import CudaGraphs
 from benchmark.execution.parallel import ParallelExecutor
 from benchmark.execution.sequential import SequentialExecutor, check_skip
-from benchmark.experiment.data import partition_data
+from benchmark.experiment.data import partition_data, with_shift
 from benchmark.experiment.encoder import build as build_encoder
 from benchmark.federation.compression import Compression
 from benchmark.federation.participation import Participation
@@ -39,6 +39,7 @@ from datamodules.signatures import signature_of
 from datamodules.sources import Source
 from methods import trees
 from methods.base import FederatedMethod, Objective
+from methods.core.freezing import check_frozen
 from methods.optimizers import decay_matrices_only
 
 DECAY_ALL = "decay_norms_and_biases"
@@ -160,6 +161,7 @@ def method_over(
             },
         )
     objective.check_staying([part for part in built.staying if part not in built.travelling])  # FedEMA's do both
+    check_frozen(built)
     objective.separate_views = training.views == "separate"
     if training.precision == "64-true":
         built.double()  # after the draw of the initial weights, which are those of every precision
@@ -198,6 +200,7 @@ def data(
     other: see `partition_data`.
     """
     held, public = partition_data(config, images, built.uses_public_images, other)
+    images, held = with_shift(config, images, held)
     largest, size = max(map(len, held.parts)), config.training.batch_size
     if built.objective.contrastive and size > largest > 1:
         raise ConfigError(
@@ -211,6 +214,7 @@ def data(
         recipe(config, images),
         names=held.names,
         notes=held.notes,
+        held_out=held.held_out,
         batch_size=size,
         view_names=built.views(next(iter(built.plan(0)), built.phase)),
         labels=built.objective.labels,

@@ -1,28 +1,81 @@
 """Natural clients of a run: those that the data, a file or a user's function name, and which of them take part."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from benchmark.configuration.instantiate import check, locate
-from benchmark.configuration.partitions import expanded, file_hash, parameters
+from benchmark.configuration.partitions import COMMON, expanded, file_hash, is_natural, parameters
 from benchmark.errors import ConfigError
+from benchmark.rng import Streams
 from datamodules import natural
+from datamodules.errors import first
 from datamodules.natural import NamedPartition
 from datamodules.partition import refuse_small
 from datamodules.signatures import signature_of
 from datamodules.sources import HELD_OUT, Source
 
 
+class HeldOut(NamedTuple):
+    """Clients that nobody trains on: their names, and sorted indices of the images of all others."""
+
+    names: frozenset[str]
+    rest: np.ndarray
+    note: str
+
+
+def held_out(config: DictConfig, images: Source) -> HeldOut | None:
+    """The clients of `partition.held_out`; None: there are none.
+
+    They are of the clients that the partition names, else of those that the data name, before any is left out or
+    drawn. So every rule has the same of them, and a rule by label divides the images of the others.
+    """
+    whole_section: Any = OmegaConf.to_container(config.partition)
+    if (given := whole_section.get("held_out")) is None:
+        return None
+    section = {key: value for key, value in whole_section.items() if key not in COMMON}
+    check({"held_out": given}, {"held_out": COMMON["held_out"]}, "partition", "a partition")
+    whole, seed = images.whole or images, partition_seed(config)
+    if is_natural(section):
+        count, _ = section.pop("clients", None), section.pop("min_size", None)
+        named = _named(section, whole, seed, count, allow_empty=True)
+    else:
+        named = natural.by_folder(whole.train.clients, whole.name, "partition.held_out")
+    names = named.names or tuple(map(str, range(len(named.parts))))
+    chosen = natural.held_out(names, given, seed=seed)
+    out = np.concatenate([part for name, part in zip(names, named.parts, strict=True) if name in set(chosen)])
+    note = (
+        f"{len(chosen):,} of {len(names):,} clients, with {len(out):,} of {sum(map(len, named.parts)):,} images, are "
+        f"held out: {first(chosen, 5)}"
+    )
+    kept = np.setdiff1d(np.arange(len(whole.train.labels)) if images.rows is None else images.rows, out)
+    return HeldOut(frozenset(chosen), kept if images.rows is None else np.searchsorted(images.rows, kept), note)
+
+
+def partition_seed(config: DictConfig) -> int:
+    """The seed of the partition: its own, or one that follows from the run's. Raises ConfigError: it is below 0."""
+    seed = config.partition.get("seed")
+    check({"seed": seed}, {"seed": COMMON["seed"]}, "partition", "a partition")
+    if seed is not None and seed < 0:
+        raise ConfigError(f"partition.seed={seed}: give a number of at least 0, or null for that of the run")
+    return Streams(config.seed).seed_for("partition") if seed is None else int(seed)
+
+
 def natural_clients(
-    config: DictConfig, section: Mapping[str, Any], images: Source, seed: int, rows: np.ndarray | None
+    config: DictConfig,
+    section: Mapping[str, Any],
+    images: Source,
+    seed: int,
+    rows: np.ndarray | None,
+    out: HeldOut | None = None,
 ) -> NamedPartition:
-    """The clients by name; `clients` draws some of those that have `min_size` images.
+    """The clients by name; `clients` draws some of those that have `min_size` images and are not held out.
 
     Args:
-        section: `partition` without seed and share. rows: sorted indices of the images that are divided; None: all.
+        section: `partition` without COMMON. rows: sorted indices of the images that are divided; None: all.
+        out: clients that are held out.
 
     Raises ConfigError, PartitionError: a key that means nothing here, or a client that cannot train.
     """
@@ -32,6 +85,9 @@ def natural_clients(
     min_size = None if "min_size" in takes else section.pop("min_size", None)  # a function may have its own
     check({"min_size": min_size}, {"min_size": int | None}, "partition", "a partition")
     held = _named(section, images.whole or images, seed, count, allow_empty=min_size is not None)
+    if out is not None:
+        names = held.names or list(map(str, range(len(held.parts))))
+        held = held.chosen([k for k, name in enumerate(names) if name not in out.names], out.note)
     if min_size is not None:
         held = natural.large_enough(held, min_size, _public(images, rows))
     held = natural.drawn(held, None if "num_clients" in takes else count, seed=seed)

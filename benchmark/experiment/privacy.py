@@ -10,7 +10,7 @@ from benchmark.configuration.instantiate import arguments, locate
 from benchmark.configuration.schema import KEYS
 from benchmark.errors import ConfigError
 from benchmark.experiment import factory
-from benchmark.federation.accountant import PrivacyAccountant, Release, noise_multiplier
+from benchmark.federation.accountant import PrivacyAccountant, Release, check_installed, noise_multiplier
 from benchmark.federation.clipping import SPREAD, Clipping
 from benchmark.federation.secure_aggregation import SecureAggregation
 from benchmark.federation.update_privacy import UpdatePrivacy
@@ -35,7 +35,9 @@ def accountant(config: DictConfig, method: FederatedMethod, clients: Sequence[Cl
     )
     phases = {phase.name: phase for round in range(config.federation.rounds) for phase in method.plan(round)}
     releases = [made.planned(phase, clients[:1]) for phase in phases.values()]  # `planned` also checks them
-    if made.budget is not None and not any(releases):
+    if any(releases):
+        check_installed()
+    elif made.budget is not None:
         raise ConfigError(
             f"privacy.epsilon={made.budget:g}: {type(method).__name__} releases nothing with noise as it is set, so "
             "there is nothing to keep to a budget: give it some (FedSC: method.sigma; Orchestra: method.epsilon; "

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,20 +10,21 @@ from typing import Any, NamedTuple
 from lightning.fabric import Fabric
 from omegaconf import DictConfig
 
-from benchmark.distributed.collectives import raise_on_all_ranks
+from benchmark.distributed.collectives import on_rank_zero, raise_on_all_ranks
 from benchmark.errors import count
 from benchmark.evaluation.evaluator import Evaluator
 from benchmark.evaluation.monitor import Monitor, RoundProbe
 from benchmark.evaluation.protocols import Scores
 from benchmark.evaluation.scoring import Scoring
 from benchmark.execution.base import Executor
+from benchmark.experiment.costs import costs
 from benchmark.federation.callbacks import Callback
 from benchmark.federation.divergence import collapses
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking import plots
 from benchmark.tracking.callbacks import CLIENTS, ClientLog, EarlyRecord, RoundLog
 from benchmark.tracking.checkout import commit
-from benchmark.tracking.clients import by_client
+from benchmark.tracking.clients import by_client, write_served
 from benchmark.tracking.loggers import RunLogger, close, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import (
@@ -52,7 +53,8 @@ class Evaluated(NamedTuple):
 class Run:
     """The objects of a run, built by `experiment.experiment.Experiment.build`.
 
-    scoring: scores of its encoders. external: a line for each class from outside the packages.
+    scoring: scores of its encoders. external: a line for each class from outside the packages. costs: what a client
+    pays, where `train` has counted it.
     """
 
     config: DictConfig
@@ -64,6 +66,7 @@ class Run:
     loop: FederatedLoop
     scoring: Scoring
     external: list[str]
+    costs: dict[str, Any] = field(default_factory=dict)
 
     @property
     def evaluator(self) -> Evaluator:
@@ -90,9 +93,19 @@ class Run:
         if not self.loop.checkpoint.file.exists():
             for line in self._described() if self.data.source.own else self.data.notes:
                 self.display.print(f"{self.name}: {line}")
+        if self.config.costs:
+            with self.display.during("costs"):
+                self.costs = on_rank_zero(self.fabric, self._counted)
         self.loop.fit(deadline)
         if (reason := self.loop.stop_reason()) is not None:
             self.display.print(f"{self.name}: ends after round {self.loop.round}: {reason}")
+
+    def _counted(self) -> dict[str, Any]:
+        """What a client of the mean size pays."""
+        source, public = self.data.source, self.data.public
+        size = round(self.data.examples / len(self.data.parts)), source.train.images.shape[1:], len(source.classes)
+        found = costs(self.config, *size, None if public is None else len(public))
+        return {key: value for key, value in found.items() if key not in ("up", "down")}  # the ledger has the clients'
 
     def _described(self) -> list[str]:
         """What the data are, in lines, for a user to see whether they are what they were meant to be."""
@@ -127,7 +140,8 @@ class Run:
         evaluated = before.get("evaluated", {}) | {name: here | datasets[name] for name in ids}
         result = self.record(encoders, seconds, evaluated)
         if before:  # training is not done again
-            result |= {key: before[key] for key in ("provenance", "world_size", "deviations", "settings")}
+            kept = ("provenance", "world_size", "deviations", "settings", "costs")
+            result |= {key: before[key] for key in kept if key in before}
             changed = [line for line in external_classes(self.config) if line not in result["deviations"]]
             lines = [f"{', '.join(ids)} measured when {line}" for line in changed]
             result["deviations"] = [*result["deviations"], *lines]
@@ -148,6 +162,8 @@ class Run:
                 if replaces := file.exists():  # a failing figure must not lose new scores
                     store.write(file, evaluated.record)
                 clients = by_client([evaluated.record])
+                if (named := self.evaluator.images.test.clients) is not None:
+                    write_served(self.folder / "by-client.csv", self.scoring.arrays, sorted(set(named.tolist())))
                 figures = plots.of_run(self.loop.history, self.data, self.scoring.arrays, self.name, clients)
                 close(logger, evaluated.record, plots.save(figures, self.folder / "figures"))
                 if not replaces:
@@ -171,7 +187,7 @@ class Run:
         if self.evaluator.images is not self.data.source:
             images = self.evaluator.images
             lines += [f"scored on the labelled images of {images.name}, sha256 {images.sha256}", *images.notes]
-        return record(self.config, self.loop, self.data, encoders, seconds, lines, evaluated)
+        return record(self.config, self.loop, self.data, encoders, seconds, lines, evaluated, self.costs)
 
 
 def execution_environment(

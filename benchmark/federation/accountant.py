@@ -13,8 +13,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from benchmark.errors import ConfigError
 from benchmark.federation.update_privacy import UpdatePrivacy
 from methods.base import Client, FederatedMethod, MethodError, Phase
 
@@ -152,6 +154,7 @@ def noise_multiplier(target: float, delta: float, release: Callable[[float], Rel
 
     release: noise multiplier -> what is released at a time.
     """
+    check_installed()
     from dp_accounting import ExplicitBracketInterval, SelfComposedDpEvent, calibrate_dp_mechanism
 
     def solved(by: str, *bracket: Any) -> float:
@@ -165,6 +168,12 @@ def noise_multiplier(target: float, delta: float, release: Callable[[float], Rel
 
     highest = solved("rdp")  # fast, and an upper bound for the other
     return highest if by == "rdp" or target > LARGE else solved(by, ExplicitBracketInterval(highest / 2, highest))
+
+
+def check_installed() -> None:
+    """Raises ConfigError: dp-accounting, which an extra of the suite installs, is not there."""
+    if find_spec("dp_accounting") is None:
+        raise ConfigError("epsilon needs dp-accounting: pip install 'fulcrum-ful[dp]'")
 
 
 def _accountant(by: str) -> Any:

@@ -16,10 +16,15 @@ def sizes(message: Message) -> dict[str, int]:
 class CommunicationLedger:
     """Bytes and visits of one run.
 
-    `lines` maps (round, phase, "up" | "down", entry) to bytes; `visits` counts the client visits of each round.
+    `lines` maps (round, phase, "up" | "down", entry) to bytes; `visits` counts the client visits of each round;
+    `set_up` has the ids of the clients that were sent the frozen tensors, as phase "setup", before their first visit.
+
+    Args:
+        frozen: bytes of the frozen tensors, by architecture.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, frozen: Mapping[str, int] | None = None) -> None:
+        self.frozen, self.set_up = frozen or {}, set[int]()
         self.lines: dict[tuple[int, str, str, str], int] = defaultdict(int)
         self.visits: dict[int, int] = defaultdict(int)
 
@@ -28,6 +33,9 @@ class CommunicationLedger:
         common = sizes(mail.common)
         for client in members:
             private = sizes(mail.private.get(client.id, {}))
+            if (size := self.frozen.get(client.architecture)) and client.id not in self.set_up:
+                self.set_up.add(client.id)
+                self.lines[round, "setup", "down", "frozen"] += size
             for entry, size in {**common, **private}.items():
                 self.lines[round, phase, "down", entry] += size
 
@@ -50,9 +58,11 @@ class CommunicationLedger:
 
     def state(self) -> dict[str, Any]:
         """The ledger as plain lists, for the checkpoint."""
-        return {"lines": [[*key, size] for key, size in self.lines.items()], "visits": list(self.visits.items())}
+        lines = {"lines": [[*key, size] for key, size in self.lines.items()], "visits": list(self.visits.items())}
+        return lines | ({"set_up": sorted(self.set_up)} if self.set_up else {})
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` returned."""
         self.lines = defaultdict(int, {tuple(line[:4]): line[4] for line in state["lines"]})
         self.visits = defaultdict(int, dict(state["visits"]))
+        self.set_up = set(state.get("set_up", ()))

@@ -77,7 +77,7 @@ class FederatedLoop:
         self.uplink = uplink
         self.checkpoint = Checkpoint(folder, config_hash)
         self.client_state = ClientState(folder / "memory", fabric.device)
-        self.ledger = CommunicationLedger()
+        self.ledger = CommunicationLedger({k: trees.nbytes(each.frozen()) for k, each in method.architectures.items()})
         self.costs = VisitCosts(executor.images)
         self.history: list[dict[str, Any]] = []
         self.environments: list[dict[str, Any]] = []

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from benchmark.execution.base import VisitResult
 from benchmark.federation.compression import Compression
+from benchmark.federation.low_rank import ProductAverage
 from benchmark.federation.secure_aggregation import SecureAggregation, is_masked
 from benchmark.federation.stages import Exchange, Reply, Stage
 from benchmark.federation.update_privacy import UpdatePrivacy
@@ -17,6 +18,7 @@ class Uplink:
     Args:
         updates: clip and noise; None: none. compression: of updates; None: they are sent as they are.
         secure_aggregation: masks on what is averaged or summed; None: no masks.
+        products: of an adapter's factors, in place of their means; None: there are none.
     """
 
     def __init__(
@@ -24,11 +26,14 @@ class Uplink:
         updates: UpdatePrivacy | None = None,
         compression: Compression | None = None,
         secure_aggregation: SecureAggregation | None = None,
+        products: ProductAverage | None = None,
     ) -> None:
         self.updates, self.secure_aggregation = updates, secure_aggregation
         # a client's own noise is added before compression, which changes no guarantee; else a clip bounds what is sent
         first, second = (updates, compression) if updates and updates.mechanism == "local" else (compression, updates)
-        self.stages: list[Stage] = [stage for stage in (first, second, secure_aggregation) if stage is not None]
+        self.stages: list[Stage] = [
+            stage for stage in (first, second, products, secure_aggregation) if stage is not None
+        ]
 
     def reductions(self, phase: Phase) -> Mapping[str, Reduction]:
         """How the replies of a phase are combined, by entry; masks leave that as it is."""

@@ -5,13 +5,8 @@ their own that sees this suite's torch. pfl-research's two threads wait for each
 is far slower.
 """
 
-import os
 import re
-import shutil
 import statistics
-import subprocess
-import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,17 +15,16 @@ from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 
+from benchmark import environment
 from benchmark.speed import timing
-from benchmark.speed.peer.workload import CORES, PATH, ROUNDS, source
+from benchmark.speed.peer.workload import BATCHES, CORES, PATH, ROUNDS, source
 from benchmark.speed.timing import ON_CPU, Line, Log, Process, interleaved, ratio, values_of
 
 PEER = PATH.parent
 REPOSITORY = PEER.parents[2]
-HOME = Path("~/.cache/fulcrum/peers").expanduser()
 
 OURS, FLOWER, PFL = "Fulcrum", "Flower", "pfl-research"
 PROGRAMS = {FLOWER: "benchmark.speed.peer.flower", PFL: "benchmark.speed.peer.pfl_research"}
-BATCHES = (16, 64)
 
 SETTINGS = (f"devices={CORES}", "threads=1", "training.channels_last=true", *ON_CPU)
 """Overrides of our run for all views and batch sizes."""
@@ -68,7 +62,7 @@ def peers(repetitions: int, log: Log) -> list[Line]:
 
     Raises RuntimeError: the others cannot be installed, or a run failed.
     """
-    python = install(log)
+    python = environment.install("peers", "Flower and pfl-research", PEER / "requirements.txt", log)
     source()  # decodes the images before the runs that are timed
     lines = []
     for views in VIEWS:
@@ -124,33 +118,3 @@ def check_rounds(ends: Sequence[float], process: Process) -> Quantities:
         raise RuntimeError(f"{len(ends)} of {ROUNDS} rounds were seen; the run's output: {process.output[-2000:]}")
     rounds = [end - start for start, end in pairwise(ends)]
     return {"round": statistics.median(rounds), "first": ends[0], "peak_mib": process.peak_mib}
-
-
-def install(log: Log) -> Path:
-    """Create the others' Python environment, unless `peer/requirements.txt` and our own environment are unchanged.
-
-    A .pth file makes our packages visible in it, so that all run the same torch, which is not downloaded twice.
-
-    Raises RuntimeError: it cannot be created; one line.
-    """
-    requirements, ours = PEER / "requirements.txt", sysconfig.get_path("purelib")
-    python, stamp, content = HOME / "bin" / "python", HOME / "installed.txt", f"{ours}\n{requirements.read_text()}"
-    if stamp.is_file() and stamp.read_text() == content:
-        return python
-    log(f"installing Flower and pfl-research into {HOME}")
-    shutil.rmtree(HOME, ignore_errors=True)
-    _check_call(sys.executable, "-m", "venv", str(HOME))
-    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(HOME)}))
-    (site / "fulcrum.pth").write_text(f"{ours}\n")
-    _check_call(str(python), "-m", "pip", "install", "--quiet", "--requirement", str(requirements))
-    stamp.write_text(content)
-    return python
-
-
-def _check_call(*command: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        output = done.stdout.splitlines() or ["no output"]
-        why = next((line for line in output if line.startswith("ERROR:")), output[-1])
-        raise RuntimeError(f"Flower and pfl-research cannot be installed into {HOME}: {why}")

@@ -7,7 +7,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from benchmark.speed import timing
-from benchmark.speed.peer.workload import PATH
+from benchmark.speed.peer.workload import BATCHES, PATH
 from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, ratio, values_of
 
 LAYOUTS = {
@@ -33,7 +33,7 @@ def ranks(repetitions: int, log: Log) -> list[Line]:
     """Speed of two ranks of one thread over one of two threads, and over one of one thread, at batch 16 and 64."""
     lines = []
     two, threads, single = LAYOUTS
-    for size in (16, 64):
+    for size in BATCHES:
         network = f"convnet, batch {size}"
         log(network)
         contenders = {name: partial(_round, f"training.batch_size={size}", *words) for name, words in LAYOUTS.items()}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from benchmark.tracking.clients import has_all
 from benchmark.tracking.comparison import Pool, RunContent, cell_of
 from eval.clients import OF
 from eval.protocol import PROTOCOLS, EvalError, Protocol, find
@@ -88,7 +89,8 @@ def _protocol(id: str) -> Protocol:
 def _folded(protocol: Protocol, pools: Sequence[Pool]) -> Iterator[ScoreLine]:
     """The worst, the median and the best client of each run, the worst one with its name.
 
-    Where each client has the accuracies of several encoders, these are of their means.
+    Where each client has the accuracies of several encoders, these are of their means. The worst alone where a run's
+    record has not all of its clients.
     """
 
     def clients(run: RunContent) -> dict[str, float]:
@@ -97,7 +99,8 @@ def _folded(protocol: Protocol, pools: Sequence[Pool]) -> Iterator[ScoreLine]:
         return {key: value for key, value in metrics.items() if key.startswith(OF) and key not in beside_mean}
 
     each = [[clients(run) for run in pool.runs] for pool in pools]
-    for fold, of in FOLDS.items():
+    every = all(has_all(run.scores.get(protocol.id, {})) for pool in pools for run in pool.runs if clients(run))
+    for fold, of in FOLDS.items() if every else [("worst", min)]:
         cells = [cell_of([of(list(run.values())) for run in runs if run]) for runs in each]
         notes = [_worst_client([run for run in runs if run]) for runs in each] if fold == "worst" else ()
         yield ScoreLine(protocol, f"accuracy_{fold}_client", f"{fold} client", fold == "worst", cells, notes)

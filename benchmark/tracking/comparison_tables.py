@@ -25,6 +25,14 @@ COSTS = (
 """Name, unit, key of a line of `rounds.jsonl`, what is divided by, format."""
 
 
+COUNTED = (
+    ("operations of a client, a round", "GFLOP", "flops", 1e9, ",.4g"),
+    ("memory of a client", "MB", "memory", 1e6, ",.1f"),
+    ("kept by a client", "MB", "kept", 1e6, ",.1f"),
+)
+"""The same of a record's `costs`."""
+
+
 def tables(pools: Sequence[Pool], labels: Sequence[str], lines: Sequence[ScoreLine]) -> list[Table]:
     """A column for each pool; a table without a row is left out. lines: of the scores."""
     spread = f"; {SPREAD} over seeds" if any(len(pool.runs) > 1 for pool in pools) else ""
@@ -77,6 +85,10 @@ def _cost_rows(pools: Sequence[Pool]) -> Iterable[list[str]]:
     yield ["rounds", "", *map(_rounds, pools)]
     for name, unit, key, scale, form in COSTS:
         yield [name, unit, *(_cost([_total(run, key) / scale for run in pool.runs], form) for pool in pools)]
+    for name, unit, key, scale, form in COUNTED:
+        counted = [[run.record["costs"][key] / scale for run in pool.runs if run.record.get("costs")] for pool in pools]
+        if any(counted):
+            yield [name, unit, *(_cost(values, form) for values in counted)]
     if any(pool.encoders > 1 for pool in pools):
         yield ["encoders scored", "", *(f"{pool.encoders}" if pool.encoders else "" for pool in pools)]
     evaluation = ([run.record["seconds"]["evaluation"] for run in pool.runs if run.scores] for pool in pools)

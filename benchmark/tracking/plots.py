@@ -72,6 +72,9 @@ def of_run(
         figures["plane"] = partial(plane, points, title=title)
     if clients:
         figures["clients"] = partial(accuracies, clients, title=title)
+    of_clients = [saved["by-client"] for saved in arrays.values() if "by-client" in saved]
+    if len(of_clients) == 1 and (named := (source.probe or source).test.clients) is not None:
+        figures["by-client"] = partial(served, **of_clients[0], names=sorted(set(named.tolist())), title=title)
     for protocol, draw in (("spectrum", spectra), ("membership", membership)):
         if of_encoders := {name: saved[protocol] for name, saved in arrays.items() if protocol in saved}:
             figures[protocol] = partial(draw, of_encoders, title=title)
@@ -166,6 +169,23 @@ def accuracies(clients: Mapping[str, Cell], path: Path, title: str) -> None:
         axes.plot(values, range(len(values)), "o", markersize=4, color=BLUE)
         axes.set_yticks(range(len(values)), [_named(client) for client in clients])
         axes.set(xlabel="accuracy on the client's test images (%); grey: mean", ylim=(len(values) - 0.5, -0.5))
+
+
+def served(clients: Tensor, accuracy: Tensor, unseen: Tensor, names: Sequence[str], path: Path, title: str) -> None:
+    """The accuracy of all clients in percent, the worst at the left and by its name; those that never trained apart.
+
+    clients, accuracy, unseen: `[K]`, as `eval.clients.served` saves them. names: of which `clients` are positions.
+    """
+    with _figure(path, f"{title}: what each client gets") as (axes,):
+        kinds = ((~unseen, BLUE, "trains"), (unseen, RUST, "never trained"))
+        for chosen, colour, word in (kind for kind in kinds if kind[0].any()):
+            values, order = accuracy[chosen].sort()
+            worst = short(names[int(clients[chosen][order[0]])])
+            label = f"{word} ({len(values):,}), worst: {worst}"
+            places = torch.linspace(0, 100, len(values)).tolist()
+            axes.plot(places, values.tolist(), "o-", markersize=3, linewidth=1, color=colour, label=label)
+        axes.set(xlabel="clients, the worst first (%)", ylabel="test accuracy by client (%)")
+        axes.legend(frameon=False, fontsize=8)
 
 
 def membership(attacks: Mapping[str, Mapping[str, Tensor]], path: Path, title: str) -> None:

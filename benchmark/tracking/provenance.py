@@ -27,6 +27,7 @@ from datamodules.federated import FederatedDataModule
 from leaderboards.machines import SEVERAL, kinds
 from methods.networks.libraries import hub_file, torchvision_weights
 
+METHODS = ("method", "method.addons", "objective")
 LIBRARIES = ("lightning", "numpy", "omegaconf", "scikit-learn", "torch", "torchmetrics", "torchvision", "wandb")
 
 
@@ -113,7 +114,10 @@ def images_hash(images: np.ndarray, held: np.ndarray) -> str:
 
 
 def external_classes(config: DictConfig) -> list[str]:
-    """A line, with its file's hash, for each class of a config from outside the packages and installed libraries."""
+    """A line, with its file's hash, for each class of a config from outside the packages and installed libraries.
+
+    An installed package's method or objective counts as outside.
+    """
     lines = []
     for where, section in named_classes(config):
         target, external = locate(section, where), f"{section['class']} is code from outside the packages"
@@ -125,7 +129,8 @@ def external_classes(config: DictConfig) -> list[str]:
             lines.append(f"{external}: {digest}")
             continue
         is_ours = any(file.is_relative_to(ROOT / package) for package in PACKAGES)
-        if not is_ours and not {"site-packages", "dist-packages"} & set(file.parts):
+        is_library = where not in METHODS and {"site-packages", "dist-packages"} & set(file.parts)
+        if not is_ours and not is_library:
             lines.append(f"{external}: sha256 {disk.sha256(file)}")
     return lines
 

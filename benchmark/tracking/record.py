@@ -39,10 +39,11 @@ def record(
     evaluation_seconds: float,
     deviations: list[str],
     evaluated: dict[str, dict[str, Any]],
+    costs: Mapping[str, Any] | None = None,
 ) -> Record:
     """The record of the rounds so far, as `leaderboards.schema` describes it.
 
-    evaluated: protocol id -> the `origin` of its scores.
+    evaluated: protocol id -> the `origin` of its scores. costs: what a client pays, where it was counted.
     """
     history, reason = loop.history, loop.stop_reason()  # why it ended before its last round
     spent = {client: loop.accountant.epsilon(client) for client in sorted(loop.accountant.releases)}
@@ -65,6 +66,7 @@ def record(
         "epsilon": max(spent.values(), default=None),
         "privacy": privacy(loop, spent),
         **({"activity": found} if (found := activity(loop)) else {}),
+        **({"costs": dict(costs)} if costs else {}),
         "seconds": {
             "wall": float(sum(row["seconds"] for row in history)),
             "clients": float(sum(row["client_seconds"] for row in history)),

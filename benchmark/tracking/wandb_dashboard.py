@@ -157,7 +157,7 @@ def report(records: Sequence[Record], project: str, entity: str | None) -> "Repo
         from wandb_workspaces import expr
         from wandb_workspaces.reports import v2
     except ImportError as error:
-        raise ConfigError("a report needs wandb-workspaces: pip install -e '.[report]'") from error
+        raise ConfigError("a report needs wandb-workspaces: pip install 'fulcrum-ful[report]'") from error
     introduction = (TEMPLATES / "introduction.md").read_text(encoding="utf-8").partition("-->")[2].strip()
     blocks: list[Any] = [v2.TableOfContents(), v2.MarkdownBlock(introduction)]
     for scenario in board_page.scenarios(records):

@@ -25,6 +25,7 @@ MEAN_ENCODER, WORST_ENCODER = "mean ", ", worst "
 """Before the mean accuracy of a row with several encoders, and before that of the worst of them."""
 ENCODERS_WORDS = "*mean* and *worst* are over the encoders that a run leaves, one a client or one an architecture."
 EPSILON, IMAGES, ACTIVITY = "epsilon", "images: clients + server", "activity"
+FLOPS, MEMORY = "GFLOP of a client, a round", "memory of a client"
 IDLE = "∅"
 """Marks a row whose own idea hardly acts."""
 
@@ -77,19 +78,28 @@ def _activity(row: Row) -> str:
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "rank": rank_of,
     "row": row_name,
-    **{heading: partial(_score, key=key, decimals=decimals) for key, (heading, decimals) in SCORES["board"].items()},
+    **{
+        heading: partial(_score, key=key, decimals=decimals)
+        for group in ("board", "clients")
+        for key, (heading, decimals) in SCORES[group].items()
+    },
     "bytes up": lambda row: in_bytes(row.bytes_up),
     "bytes down": lambda row: in_bytes(row.bytes_down),
     "client seconds": lambda row: three_digits(row.client_seconds),
+    FLOPS: lambda row: MISSING if row.flops is None else three_digits(row.flops / 1e9),
+    MEMORY: lambda row: MISSING if row.memory is None else in_bytes(row.memory),
     IMAGES: _images,
     "seeds": lambda row: str(len(row.seeds)),
     EPSILON: lambda row: MISSING if row.epsilon is None else f"{three_digits(row.epsilon)} ({', '.join(row.covers)})",
     ACTIVITY: _activity,
 }
-"""Heading -> a row's text; epsilon and activity only where a row has any, images only where a server trains too."""
+"""Heading -> a row's text; epsilon, activity, scores by client, GFLOP and memory only where a row has any, images only
+where a server trains too."""
 _TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
-_PAGE = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", IMAGES, "seeds", EPSILON, ACTIVITY)
+_CLIENTS = tuple(heading for heading, _ in SCORES["clients"].values())
+_COSTS = ("bytes up", FLOPS, MEMORY, IMAGES)
+_PAGE = ("rank", "row", "linear (%)", "kNN (%)", *_CLIENTS, *_COSTS, "seeds", EPSILON, ACTIVITY)
 """Those of the page; the site has all."""
 _PROBES, _LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
 """Scores with labels, and the ones that stand in their places where no row has any of them."""
@@ -99,6 +109,8 @@ def _columns_of(rows: Iterable[Row]) -> list[str]:
     """The headings of a board."""
     rows = list(rows)
     shown = {EPSILON: any(row.epsilon is not None for row in rows), IMAGES: any(row.server_images != 0 for row in rows)}
+    shown |= {heading: any(key in row.cells for row in rows) for key, (heading, _) in SCORES["clients"].items()}
+    shown |= {FLOPS: any(row.flops is not None for row in rows), MEMORY: any(row.memory is not None for row in rows)}
     shown[ACTIVITY] = any(row.activity for row in rows)
     return [column for column in COLUMNS if shown.get(column, True)]
 

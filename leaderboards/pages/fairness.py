@@ -10,10 +10,10 @@ from leaderboards.sources import labelled
 HEADINGS = ("scenario", "row", "chosen", "tried", "under", "regret", "rank correlation")
 
 
-def filled(page: str, choices: Sequence[Choice]) -> str:
-    """docs/explanation/fairness.md with its table between the marks."""
+def filled(page: str, choices: Sequence[Choice], mark: str = "tuned") -> str:
+    """docs/explanation/fairness.md with a table between its marks: one of `choices.FOLDERS`."""
     lines = table_lines(HEADINGS, map(_cells, choices), "lllllr")
-    return replace_between(page, "tuned", "\n".join([*lines, *_summaries(choices)]))
+    return replace_between(page, mark, "\n".join([*lines, *_summaries(choices)]))
 
 
 def _cells(choice: Choice) -> tuple[str, ...]:

@@ -51,6 +51,16 @@ def _of_one_guarantee(rows: Sequence[Row]) -> list[Row]:
     return [row for row, guarantee in zip(rows, given, strict=True) if guarantee == common]
 
 
+def _gflop(row: Row) -> float | None:
+    """Of a client in a round; an untrained one has none."""
+    return row.flops / 1e9 if row.flops else None
+
+
+def _memory(row: Row) -> float | None:
+    """MB at a client."""
+    return row.memory / 1e6 if row.memory else None
+
+
 def _membership(row: Row) -> float | None:
     cell = row.cells.get("membership/v1 auc")
     return None if cell is None else cell.mean
@@ -58,6 +68,8 @@ def _membership(row: Row) -> float | None:
 
 COSTS = {
     "bytes": Cost("What a byte buys", "MB a visit, up and down", _bytes, log=True),
+    "flops": Cost("What an operation buys", "GFLOP of a client in a round", _gflop, log=True),
+    "memory": Cost("What memory buys", "MB at a client at most at once", _memory, log=True),
     "epsilon": Cost("What privacy costs", "epsilon of a client's updates", _epsilon, log=True),
     "membership": Cost("What an attacker learns", "membership AUC (0.5: nothing)", _membership),
 }

@@ -26,6 +26,7 @@ KINDS = {
     "formula": "a paper's formula, evaluated",
     "partition": "partitions, drawn and counted",
     "bytes": "messages of one round, counted",
+    "costs": "operations and memory of a round, counted",
     "simulated": "simulations of minutes, not of the paper's data",
 }
 """First part of a computation's name -> what its numbers are from, in words."""

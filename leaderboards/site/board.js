@@ -114,6 +114,8 @@ function columns(rows) {
     ...scores,
     column("bytes_up", "bytes up", (row) => row.bytes_up, bytes, { ...up, raw: true }),
     column("bytes_down", "bytes down", (row) => row.bytes_down, bytes, { ...up, raw: true }),
+    column("flops", "GFLOP of a client, a round", (row) => row.flops && row.flops / 1e9, digits, { ...up, raw: true }),
+    column("memory", "memory of a client", (row) => row.memory, bytes, { ...up, raw: true }),
     column("client_seconds", "client seconds", (row) => row.client_seconds, digits, { ...up, raw: true }),
     column("images", "images", (row) => row.images, (images) => images.toLocaleString("en"), {
       ...up,

@@ -119,6 +119,7 @@ function facts(run) {
     ["best round", run.best && `${run.best.round} (${run.best.metric} ${digits(run.best.value)}), never the headline`],
     ["bytes up", single || sent(run.bytes.up)],
     ["bytes down", single || sent(run.bytes.down)],
+    ["costs", run.costs ? counted(run.costs) : null],
     [
       "seconds",
       `${Math.round(wall)} of training, ${Math.round(clients)} of them at clients, ${Math.round(evaluation)} of evaluation; ${ranks}`,
@@ -144,6 +145,13 @@ function facts(run) {
       `record ${run.record}; config ${made.config}; data ${made.dataset.slice(0, 16)}; partition ${made.partition.slice(0, 16)}`,
     ],
   ].filter(([, value]) => value !== null);
+}
+
+// What a client of the mean size pays.
+function counted({ flops, flops_most, memory, kept, images }) {
+  const most = flops_most > flops ? ` (at most ${digits(flops_most / 1e9)})` : "";
+  const each = `a client of ${images.toLocaleString("en")} images`;
+  return `${digits(flops / 1e9)} GFLOP a round${most}, ${bytes(memory)} of memory, keeps ${bytes(kept)}: ${each}`;
 }
 
 function pictures(row, curve) {

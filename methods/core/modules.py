@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from methods.core.freezing import keeps_statistics
 from methods.core.validation import MethodError
 
 
@@ -74,7 +75,11 @@ class Frozen(nn.Module):
 @contextmanager
 def batch_statistics(module: nn.Module) -> Iterator[None]:
     """Context in which BatchNorm normalises by the batch, as in training, without a change of running statistics."""
-    layers = [(layer, layer.training, layer.momentum) for layer in module.modules() if isinstance(layer, _BatchNorm)]
+    layers = [
+        (layer, layer.training, layer.momentum)
+        for layer in module.modules()
+        if isinstance(layer, _BatchNorm) and not keeps_statistics(layer)
+    ]
     for layer, _, _ in layers:
         layer.train()
         layer.momentum = 0.0

@@ -248,11 +248,13 @@ class AddOn(nn.Module):
     name: the part under which `networks()` travel.
     views: recipe names of additional views; the objective returns them in `out.extra`.
     must_travel: part -> why the term needs it in every message, so that the setting `method.stays` may not name it.
+    whole_encoder: see `FederatedMethod`.
     """
 
     name: str = "addon"
     views: tuple[str, ...] = ()
     must_travel: Mapping[str, str] = {}
+    whole_encoder: str = ""
 
     def build(self, objective: Objective) -> None:
         """Called once, when the method is built: creates networks whose widths depend on the objective."""

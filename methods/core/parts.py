@@ -1,7 +1,7 @@
 """The networks of a method by the names of their parts, as Trees: sent, stored or trained."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from methods import trees
+from methods.core.freezing import frozen_tensors, is_frozen, keeps_statistics
 from methods.core.objective import AddOn, Objective
 from methods.trees import Tree
 
@@ -72,13 +73,26 @@ class Parts(LightningModule):
     def tensors(self, name: str, statistics: bool = True) -> dict[str, Tensor]:
         """Parameters and floating-point buffers of a part, live; `statistics=False`: without BatchNorm's running ones.
 
-        Integer counters are not included: they are neither stored nor sent, as their average has no meaning.
+        Integer counters are not included: they are neither stored nor sent, as their average has no meaning. Frozen
+        tensors are not either: what is sent, combined, kept by clients and saved takes its tensors from here.
         """
         if name in self.objective.queues:
             return {key: getattr(self.objective, key) for key in (name, f"{name}_filled")}
         if (name, statistics) not in self.places:
             self.places[name, statistics] = _places(self.part(name), statistics)
         return {path: holder[key].detach() for path, holder, key in self.places[name, statistics]}
+
+    def frozen(self) -> Tree:
+        """{"encoder": {name: tensor}} of the frozen tensors, live, which a client is sent once; empty without any."""
+        tensors = frozen_tensors(self.objective.encoder)
+        return {"encoder": tensors} if tensors else {}
+
+    def train(self, mode: bool = True) -> Self:
+        """As any module's; a frozen BatchNorm layer stays in eval mode."""
+        super().train(mode)
+        for layer in filter(keeps_statistics, self.modules()):
+            layer.eval()
+        return self
 
     def weights(self, statistics: bool | None = None) -> Tree:
         """{part: {name: tensor}} of the parts that travel, live; a part without tensors is left out.
@@ -123,14 +137,15 @@ class Parts(LightningModule):
 
 
 def _places(module: nn.Module, statistics: bool) -> Places:
-    """The places of the parameters, then of the floating-point buffers."""
+    """The places of the parameters, then of the floating-point buffers, without what is frozen."""
     excluded = set() if statistics else _running_statistics(module)
     places: Places = []
     for names, holder in (("named_parameters", "_parameters"), ("named_buffers", "_buffers")):
         for path, value in getattr(module, names)():
-            owner, _, key = path.rpartition(".")
-            if value.is_floating_point() and path not in excluded:
-                places.append((path, getattr(module.get_submodule(owner), holder), key))
+            at, _, key = path.rpartition(".")
+            owner = module.get_submodule(at)
+            if value.is_floating_point() and path not in excluded and not is_frozen(owner, key):
+                places.append((path, getattr(owner, holder), key))
     return places
 
 

@@ -11,6 +11,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from methods import trees
+from methods.core.freezing import keeps_statistics
 from methods.core.parts import Parts
 from methods.core.types import Batch, Mail, Mean, Message, Phase, Replies, RoundContext, Visit
 from methods.core.validation import MethodError
@@ -59,9 +60,10 @@ class Recalibration(Parts):
     def reply_recalibrate(self, visit: Visit) -> tuple[Message, Tree]:
         """Means and second moments of every layer that saw a batch."""
         statistics: Tree = {}
+        measured = self._batch_norms()
         for part in self.travelling:
             for name, layer in self.part(part).named_modules():
-                if isinstance(layer, _BatchNorm) and layer.num_batches_tracked:
+                if layer in measured and layer.num_batches_tracked:
                     mean, variance = layer.running_mean, layer.running_var
                     assert mean is not None
                     assert variance is not None
@@ -103,7 +105,7 @@ class Recalibration(Parts):
         return weights
 
     def _batch_norms(self) -> list[Any]:
-        return [layer for layer in self.modules() if isinstance(layer, _BatchNorm)]
+        return [layer for layer in self.modules() if isinstance(layer, _BatchNorm) and not keeps_statistics(layer)]
 
 
 def has_batch_norm(module: torch.nn.Module) -> bool:

@@ -31,7 +31,7 @@ from methods.maths.precision import upcast
 from methods.maths.privacy import gaussian_mechanism, gaussian_sigma
 from methods.maths.prototypes import cluster_divergence, prototype_classification, prototype_contrast
 from methods.maths.reconstruction import masked_reconstruction
-from methods.maths.redundancy import barlow_twins, vicreg
+from methods.maths.redundancy import barlow_twins, sketched_gaussianity, vicreg
 from methods.maths.similarity import dense, ensemble_similarity, similarity, similarity_distillation, top_similarities
 from methods.maths.solvers import cluster_means, k_means, min_norm, min_norm_descent, one_hot
 from methods.maths.transport import cluster_sums, cosines, equal_clusters, global_clusters, sinkhorn

@@ -82,6 +82,36 @@ def vicreg(
     return invariance_weight * invariance + variance_weight * variance + covariance_weight * redundancy
 
 
+KNOTS, RANGE = 17, 3.0
+"""Points on [0, RANGE] at which characteristic functions are compared, both ends included."""
+
+
+@full_precision
+def sketched_gaussianity(z: Tensor, directions: Tensor) -> Tensor:
+    """SIGReg (Balestriero & LeCun 2025, LeJEPA): how far embeddings are from a standard normal distribution.
+
+    The mean over directions a of Epps and Pulley's statistic `B int |phi(t) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) dt`, where
+    phi is the mean of `exp(i t z.a)` over the batch; the integral is by the trapezoidal rule over `[-3, 3]`.
+
+    Args:
+        z: `[B, d]`. directions: unit vectors, `[d, K]`.
+
+    Returns:
+        A scalar of at least 0.
+
+    >>> z = torch.zeros(4, 2)  # phi is 1 everywhere
+    >>> round(float(sketched_gaussianity(z, torch.eye(2))), 3)
+    1.608
+    """
+    t = torch.linspace(0, RANGE, KNOTS, device=z.device, dtype=upcast(z).dtype)
+    normal = torch.exp(-t.square() / 2)
+    weights = torch.full_like(t, 2 * RANGE / (KNOTS - 1))
+    weights[[0, -1]] /= 2
+    angles = (upcast(z) @ directions.to(t.dtype)).unsqueeze(-1) * t
+    distance = (angles.cos().mean(dim=0) - normal).square() + angles.sin().mean(dim=0).square()
+    return len(z) * (distance @ (weights * normal)).mean()
+
+
 def _standardised(z: Tensor, epsilon: float) -> Tensor:
     """Features `[B, d]` of mean 0 and variance v / (v + epsilon), v being their own over the batch."""
     centred = z - z.mean(dim=0)

@@ -133,7 +133,7 @@ def import_timm() -> ModuleType:
     except ImportError as error:
         raise MethodError(
             f"methods.networks.timm needs the package timm ({error}): pip install timm, or install this suite with its "
-            "extra: pip install -e '.[timm]'"
+            "extra: pip install 'fulcrum-ful[timm]'"
         ) from error
 
 

@@ -3,7 +3,8 @@
 Decisions
 - torchvision's initial weights, whatever the number of channels. Dropout is left out: it would be visited client by
   client on a GPU, and the small models of DeiT (Touvron et al. 2021) have none either.
-- `features: mean` is the mean of the patches' last tokens, `class` the class token, as in the paper.
+- `features: mean` is the mean of the patches' last tokens, `cls` (or `class`) the class token, as in the paper,
+  `cls+mean` both, as in DINOv2's linear probe, and `patches` all tokens of patches, one after the other.
 - torchvision adds the positions inside its encoder, where all patches must be present. Here they are added before,
   so that `tokens` can leave patches out; with all patches the numbers are torchvision's.
 """
@@ -11,6 +12,7 @@ Decisions
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,14 +28,14 @@ BRANCH_END = re.compile(r"\.(self_attention\.out_proj|mlp\.3)\.(weight|bias)$")
 
 
 class VisionTransformer(models.VisionTransformer):
-    """torchvision's, without its classifier: `[B, in_channels, image_size, image_size]` -> `[B, width]`.
+    """torchvision's, without its classifier: `[B, in_channels, image_size, image_size]` -> `[B, dim]`.
 
     patches: number of an image's patches, row after row.
     applied: number of first layers that an image passes; all of them, unless a method trains fewer.
 
     Args:
         image_size, patch_size: sides in pixels. width: of a token. depth: layers. heads: of an attention.
-        in_channels: of the images. features: "class" or "mean".
+        in_channels: of the images. features: "cls" (or "class"), "mean", "cls+mean" or "patches".
     """
 
     def __init__(
@@ -49,8 +51,9 @@ class VisionTransformer(models.VisionTransformer):
             )
         super().__init__(image_size, patch_size, depth, heads, width, 4 * width)
         self.heads = nn.Identity()
-        self.features = choose("encoder.features", features, "class", "mean")
+        self.features = choose("encoder.features", features, "cls", "class", "mean", "cls+mean", "patches")
         self.patches = (image_size // patch_size) ** 2
+        self.dim = width * {"cls+mean": 2, "patches": self.patches}.get(features, 1)
         self.applied = depth
         if in_channels != 3:
             self.conv_proj = nn.Conv2d(in_channels, width, patch_size, patch_size)
@@ -69,8 +72,12 @@ class VisionTransformer(models.VisionTransformer):
         return self.encoder.ln(rows)
 
     def pooled(self, tokens: Tensor) -> Tensor:
-        """The features `[B, width]` of an image by its tokens."""
-        return tokens[:, 0] if self.features == "class" else tokens[:, 1:].mean(1)
+        """The features `[B, dim]` of an image by its tokens."""
+        if self.features == "patches":
+            return tokens[:, 1:].flatten(1)
+        if self.features == "cls+mean":
+            return torch.cat([tokens[:, 0], tokens[:, 1:].mean(1)], 1)
+        return tokens[:, 1:].mean(1) if self.features == "mean" else tokens[:, 0]
 
     def forward(self, x: Tensor) -> Tensor:
         """Images -> features."""
@@ -90,16 +97,18 @@ def vit(
     """A vision transformer (Dosovitskiy et al. 2021) of any size.
 
     Args:
-        width: number of features, a multiple of `heads`. depth: number of layers. heads: of each layer's attention.
+        width: of a token, a multiple of `heads`. depth: number of layers. heads: of each layer's attention.
         patch_size: side of a patch in pixels; 16 for images of 224.
-        features: "class" (the class token) or "mean" (of the patches' tokens).
+        features: "cls" or "class" (the class token), "mean" (of the patches' tokens), "cls+mean" (both), "patches" (all
+            their tokens).
         in_channels: channels of the images. image_size: their side in pixels.
 
     >>> vit(width=96, depth=4, heads=3).dim
     96
     """
     shape = {"width": width, "depth": depth, "heads": heads, "in_channels": in_channels}
-    return Encoder(VisionTransformer(image_size=image_size, patch_size=patch_size, features=features, **shape), width)
+    network = VisionTransformer(image_size=image_size, patch_size=patch_size, features=features, **shape)
+    return Encoder(network, network.dim)
 
 
 def _deit(width: int, heads: int, patch_size: int, features: str, in_channels: int, image_size: int) -> Encoder:
@@ -151,3 +160,41 @@ def branch_ends(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, Tensor]]:
 def identities(tensors: Mapping[str, Tensor], present: int | Tensor) -> dict[str, Tensor]:
     """The branch ends, with zeros from layer `present` on; `present` may be on a GPU."""
     return {name: tensor * (layer < present) for name, (layer, tensor) in branch_ends(tensors).items()}
+
+
+class SplitAttention(nn.Module):
+    """The attention of a tensor to itself with linear layers `qkv` and `proj`, in the place of torch's own.
+
+    Args:
+        attention: whose weights it takes; with one width, and the batch first.
+    """
+
+    def __init__(self, attention: nn.MultiheadAttention) -> None:
+        super().__init__()
+        width, self.heads = attention.embed_dim, attention.num_heads
+        self.qkv, self.proj = nn.Linear(width, 3 * width, device="meta"), attention.out_proj
+        self.qkv.weight, self.qkv.bias = attention.in_proj_weight, attention.in_proj_bias
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool = False) -> tuple[Tensor, None]:
+        """Tokens `[B, n, width]`, three times the same -> `[B, n, width]`, as torch's attention returns it."""
+        batch, tokens, width = query.shape
+        q, k, v = self.qkv(query).view(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        rows = nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.proj(rows.transpose(1, 2).reshape(batch, tokens, width)), None
+
+
+def split_attention(network: nn.Module) -> None:
+    """Gives each attention of torch's own in a transformer its linear layers; the numbers stay, to rounding."""
+    for name, layer in list(network.named_modules()):
+        if isinstance(layer, nn.MultiheadAttention):
+            network.set_submodule(name, SplitAttention(layer))
+
+
+def join_attention(network: nn.Module) -> None:
+    """The inverse of `split_attention`: the names of tensors are torchvision's again."""
+    for name, layer in list(network.named_modules()):
+        if isinstance(layer, SplitAttention):
+            joined: Any = nn.MultiheadAttention(layer.proj.in_features, layer.heads, batch_first=True, device="meta")
+            joined.in_proj_weight, joined.in_proj_bias = layer.qkv.weight, layer.qkv.bias
+            joined.out_proj.weight, joined.out_proj.bias = layer.proj.weight, layer.proj.bias
+            network.set_submodule(name, joined.train(layer.training))

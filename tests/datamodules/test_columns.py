@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from datamodules import sources
+from datamodules.hub import HuggingFace
 from tests.datamodules.own_data import load, refused
 
 generated = settings(derandomize=True, deadline=None, max_examples=25)
@@ -193,3 +194,49 @@ class TestColumns:
         assert datasets.load_from_disk(str(tmp_path / "mine"))[0]["img"].size == (4, 4)  # the library opens it
         with refused("has no bytes, only a path"):
             load(tmp_path)
+
+
+class TestParquet:
+    def shipped(self, root, *names):
+        """The files that an owner ships, of three images each, by split and shard."""
+        features = {"image": ImageFeature(), "writer_id": Value("string"), "character": ClassLabel(names=NAMES)}
+        for number, name in enumerate(names):
+            rows = range(3 * number, 3 * number + 3)
+            content = {"image": [PICTURES[k] for k in rows], "writer_id": [f"w{k % 2}" for k in rows]}
+            whole = Dataset.from_dict({**content, "character": [k % 3 for k in rows]}, features=Features(features))
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            whole.to_parquet(str(root / name))
+
+    def test_shards_are_joined_and_a_column_names_the_clients(self, tmp_path):
+        shards = ("data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet", "data/test-0.parquet")
+        self.shipped(tmp_path / "mine", *shards)
+        mine = load(tmp_path, options={"client": "writer_id"}, order="source")
+        assert mine.train.images[:, 0, 0, 0].tolist() == list(range(6))
+        assert mine.train.clients.tolist() == ["w0", "w1"] * 3
+        assert (mine.classes, mine.test.labels.tolist()) == (tuple(NAMES), [0, 1, 2])
+        with refused(r"data\.options\.client='author': the columns of .* are image, writer_id, character"):
+            load(tmp_path, options={"client": "author"})
+
+    @pytest.mark.parametrize("path", ["mine", "mine/data/train-0.parquet"])
+    def test_a_class_loads_what_is_on_the_hub_or_here(self, tmp_path, monkeypatch, path):
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "library")
+        self.shipped(tmp_path / "mine", "data/train-0.parquet", "data/test-0.parquet")
+        test = "test" if path == "mine" else "train"  # the file has one split
+        options = {"path": str(tmp_path / path), "client": "writer_id", "splits": {"test": test}}
+        mine = load(tmp_path, "hub", dataset=(HuggingFace, options))
+        assert (mine.train.images[:, 0, 0, 0].tolist(), mine.classes) == ([0, 1, 2], tuple(NAMES))
+        assert mine.test.images[:, 0, 0, 0].tolist() == ([3, 4, 5] if path == "mine" else [0, 1, 2])
+        assert set(mine.train.clients.tolist()) == {"w0", "w1"}
+        with refused("cannot be made with split=dev: .*data.options.splits=.*names its splits"):
+            load(tmp_path, "hub", dataset=(HuggingFace, options | {"splits": {"test": "dev"}}))
+        with refused("data.options.client='author': the columns of .* are image, writer_id, character"):
+            load(tmp_path, "hub", dataset=(HuggingFace, options | {"client": "author"}))
+
+    def test_other_splits_are_left_out_and_files_that_change_are_read_again(self, tmp_path):
+        self.shipped(tmp_path / "mine", "train.parquet", "validation.parquet", "extra-1.parquet")
+        before = load(tmp_path)
+        assert (len(before.train.labels), len(before.test.labels)) == (3, 3)
+        self.shipped(tmp_path / "mine", "test.parquet", "train-1.parquet")
+        after = load(tmp_path)
+        assert (len(after.train.labels), len(after.test.labels)) == (6, 3)
+        assert {"validation (3 images) is left out", "extra (3 images) is left out"} <= set(after.notes)

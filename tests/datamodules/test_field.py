@@ -274,7 +274,7 @@ class TestOtherFormats:
 
     @pytest.mark.parametrize(
         ("suffix", "way"),
-        [("parquet", "save_to_disk"), ("zip", "unpack"), ("pkl", "a pickle can run code"), ("mat", r"NAME\.npz")],
+        [("arrow", "save_to_disk"), ("zip", "unpack"), ("pkl", "a pickle can run code"), ("mat", r"NAME\.npz")],
     )
     def test_a_folder_of_something_else_says_what_to_do(self, tmp_path, suffix, way):
         save(tmp_path / "mine" / "data" / "train-0.png")

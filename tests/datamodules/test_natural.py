@@ -1,4 +1,5 @@
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -157,6 +158,37 @@ class TestFunction:
             natural.by_function(lambda labels, num_clients: [], {}, LABELS, {"num_clients": None})
         with refused(r"TypeError: .*unexpected keyword argument 'alpha'", PartitionError):
             natural.by_function(lambda labels: [], {"alpha": 1}, LABELS, {})
+
+
+class TestHeldOut:
+    NAMES = tuple(f"c{k}" for k in range(20))
+
+    @settings(derandomize=True)
+    @given(st.integers(2, 20), st.floats(0.01, 0.95), st.integers(0, 99))
+    def test_a_share_of_at_least_one_is_drawn_by_the_seed_and_somebody_is_left(self, count, share, seed):
+        names = self.NAMES[:count]
+        if round(share * count) == count:
+            with refused("leaves none of", PartitionError):
+                natural.held_out(names, share, seed=seed)
+            return
+        chosen = natural.held_out(names, share, seed=seed)
+        assert len(chosen) == max(1, round(share * count))
+        assert chosen == [name for name in names if name in chosen] == natural.held_out(names, share, seed=seed)
+
+    def test_seeds_differ_and_names_are_taken_in_the_order_of_the_clients(self):
+        assert len({tuple(natural.held_out(self.NAMES, 0.1, seed=seed)) for seed in range(9)}) > 5
+        assert natural.held_out(["10", "9", "a"], ["a", 10], seed=0) == ["10", "a"]
+
+    @pytest.mark.parametrize(
+        ("given_", "line"),
+        [(0, "give the share of the clients"), (1.0, "in (0, 1), or a list"), (float("nan"), "held_out=nan"),
+         (["c1", "C3"], "no client 'C3' (did you mean 'c3'?)"),
+         (["zoe"], "'zoe': the clients are c0, c1, c2, c3, c4, ..."),
+         (NAMES, "leaves none of 20 clients")],
+    )  # fmt: skip
+    def test_what_cannot_be_meant(self, given_, line):
+        with refused(re.escape(line), PartitionError):
+            natural.held_out(self.NAMES, given_, seed=0)
 
 
 class TestMinSize:

@@ -1,5 +1,8 @@
 """Partition rules against slow reference implementations, hand-made cases and the laws of their distributions."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,8 +16,16 @@ from tests.datamodules.own_data import refused
 LABELS = np.random.default_rng(7).permutation(np.repeat(np.arange(10), 300))
 RULES: dict[str, dict[str, float]] = {
     "iid": {}, "dirichlet": {"alpha": 0.3}, "dirichlet_min": {"alpha": 0.5}, "dirichlet_balanced": {"alpha": 0.3},
-    "classes": {"classes_per_client": 2}, "blocks": {},
+    "classes": {"classes_per_client": 2}, "blocks": {}, "linear": {}, "square": {}, "exponential": {}, "lognormal": {},
 }  # fmt: skip
+FLOWER = {
+    ("linear", 5): [66, 133, 200, 266, 335],
+    ("linear", 10): [18, 36, 54, 72, 90, 109, 127, 145, 163, 186],
+    ("square", 5): [18, 72, 163, 290, 457],
+    ("square", 10): [2, 10, 23, 41, 64, 93, 127, 166, 210, 264],
+    ("exponential", 5): [11, 31, 86, 234, 638],
+}
+"""Sizes that flwr-datasets 0.6.1 gives to clients of 1,000 images."""
 DIRICHLET = [name for name in RULES if name.startswith("dirichlet")]
 
 
@@ -39,7 +50,7 @@ def test_every_index_has_at_most_one_client_and_the_arguments_decide(name, sizes
     """For any rule, class sizes, number of clients, concentration and seed."""
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     params: dict[str, float] = {"alpha": alpha} if "alpha" in RULES[name] else {}
-    params |= {"min_size": 0} if name == "dirichlet_min" else {}
+    params |= {"min_size": 0} if name in ("dirichlet_min", *TestSizes.BY_SIZE, "lognormal") else {}
     params |= {"classes_per_client": min(2, len(sizes))} if name == "classes" else {}
     if name == "blocks":
         num_clients = len(sizes) * (1 + num_clients // 5)
@@ -147,6 +158,56 @@ def test_extreme_concentrations(name: str, alpha: float) -> None:
             # nearly every class is whole, or shared by the few clients that the rule's balance requires
             assert (examples > 0).sum() <= 10 + 5
         assert examples.sum() >= 3000 - 10 * 5
+
+
+class TestSizes:
+    BY_SIZE = ("linear", "square", "exponential")
+
+    @pytest.mark.parametrize("name", BY_SIZE)
+    @settings(max_examples=40)
+    @given(examples=st.integers(60, 400), num_clients=st.integers(1, 20), min_size=st.integers(0, 3))
+    def test_they_are_those_of_a_slow_retelling(self, name, examples, num_clients, min_size) -> None:
+        """In exact fractions of the weights, one client after another is raised to `min_size`."""
+        weight = {"linear": int, "square": lambda k: k**2, "exponential": lambda k: Fraction(math.exp(k))}[name]
+        weights, small = [Fraction(weight(k)) for k in range(1, num_clients + 1)], set[int]()
+        while True:
+            rest, total = examples - min_size * len(small), sum(w for k, w in enumerate(weights) if k not in small)
+            sizes = [min_size if k in small else math.floor(w * rest / total) for k, w in enumerate(weights)]
+            below = {k for k, size in enumerate(sizes) if size < min_size}
+            if not below:
+                break
+            small |= below
+        sizes[-1] += examples - sum(sizes)
+        parts = split(name, np.zeros(examples, dtype=int), num_clients, min_size=min_size)
+        assert np.abs(np.array(sizes) - list(map(len, parts))).max() <= (name == "exponential")  # rounded exp
+        if name != "exponential":
+            assert list(map(len, parts)) == sizes
+
+    def test_they_are_flowers_where_no_client_is_small(self) -> None:
+        for (name, clients), sizes in FLOWER.items():
+            parts = split(name, np.zeros(1000, dtype=int), clients, min_size=0)
+            assert list(map(len, parts)) == sizes
+
+    @pytest.mark.parametrize("name", [*BY_SIZE, "lognormal"])
+    def test_the_smallest_can_train_and_images_are_random(self, name) -> None:
+        parts = split(name, num_clients=100)
+        assert min(map(len, parts)) == 2
+        largest = max(parts, key=len)
+        share = counts(LABELS, [largest])[0] / len(largest)
+        assert np.abs(share - 0.1).max() < 5 * np.sqrt(0.09 / len(largest))
+        with refused("min_size=40 for 100 clients needs 4000 examples", PartitionError):
+            split(name, num_clients=100, min_size=40)
+
+    def test_the_logarithms_of_drawn_sizes_are_normal(self) -> None:
+        labels = np.zeros(2_000_000, dtype=int)
+        for sigma in (0.5, 1.0):
+            logs = np.log(list(map(len, partition.lognormal(labels, 2000, sigma=sigma, seed=0))))
+            assert abs(logs.std() - sigma) < 5 * sigma / np.sqrt(2 * 2000)
+        equal = partition.lognormal(labels[:1000], 10, sigma=0, seed=0)
+        assert [len(part) for part in equal] == [100] * 10
+        for sigma in (-1.0, float("nan"), float("inf")):
+            with refused("give the deviation of the sizes' logarithms", PartitionError):
+                partition.lognormal(labels[:10], 2, sigma=sigma, seed=0)
 
 
 @given(num_clients=st.integers(1, 30), per_client=st.integers(1, 10), seed=st.integers(0, 2**32 - 1))

@@ -161,6 +161,8 @@ LAYOUTS: list[tuple[str, Callable[[Path], None] | tuple, dict[str, Any], Read | 
     ("captions", ("{train,test}/*.png", ("train/metadata.csv", "file_name,text\n0.png,a dog\n")), {},
      Read(0, 3, 3, notes=("train/metadata.csv is not read: it has no column of labels",))),
     ("parquet", (("data/train-00000-of-00001.parquet", "PAR1"),), {},
+     "mine cannot be read as a Hugging Face data set: "),
+    ("parquet-of-something-else", (("tables/numbers.parquet", "PAR1"),), {},
      "no image in .*: .*1 .parquet .*load_dataset.*save_to_disk"),
     ("phone", ("{cat,dog}/**.png", ("cat/IMG_1.HEIC", "no image")), {}, Read(2, 8, 2, notes=("1 .heic", "'.[heif]'"))),
 ]  # fmt: skip

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from eval import factories
+from eval.attentive import AttentiveProbe
 from eval.features import EvalError, Features
 from eval.finetune import FineTuning
 from eval.inputs import REASONS, EncoderInputs, ModelComparison
@@ -54,6 +55,7 @@ PINNED = {
     "linear-flesd/v1": FLESD | {"crop": ((0.08, 1.0), (3 / 4, 4 / 3), 0.5, "bilinear")},
     "clients/v1": ADAM,
     "clients/v2": ADAM,
+    "by-client/v1": ADAM,
     "knn/v1": {"k": 200, "temperature": 0.1},
     "knn-by-k/v1": {"ks": (10, 20, 100, 200), "temperature": 0.1},
     "projected/v1": ADAM | {"k": 200, "temperature": 0.1, "max_points": 10_000},
@@ -71,11 +73,14 @@ PINNED = {
     "inversion/v1": {"images": 2, "steps": 4000, "lr": 0.02, "variation": 2.0},
     "shares/v1": {},
     "label-free/v1": {"temperature": 0.2, "include_self": False, "weight": 0.2},
+    "alpha-req/v1": {},
+    "lidar/v1": {"images": 1000, "views": 10, "delta": 1e-4},
+    "attentive/v1": {"heads": 8, "lr": 1e-3, "weight_decay": 0.01, "epochs": 20, "batch_size": 256},
 }
 FAST = ["knn/v1", "knn-by-k/v1", "geometry/v1", "spectrum/v1", "clusters/v1", "label-free/v1"]
 LONG = [
     *("linear-orchestra/v1", "linear-orchestra/v2", "linear-flesd/v1", "semi-ssd/v1", "semi-fedx/v1"),
-    *("semi-orchestra/v1", "semi-orchestra/v2", "inversion/v1", "shares/v1"),
+    *("semi-orchestra/v1", "semi-orchestra/v2", "inversion/v1", "shares/v1", "attentive/v1"),
 ]
 
 
@@ -83,7 +88,7 @@ def flat(settings):
     """Settings with the numbers of a probe or a fine-tuning as entries of their own."""
     numbers = {}
     for key, value in settings.items():
-        numbers.update(asdict(value) if isinstance(value, Probe | FineTuning) else {key: value})
+        numbers.update(asdict(value) if isinstance(value, Probe | FineTuning | AttentiveProbe) else {key: value})
     return numbers
 
 
@@ -118,6 +123,7 @@ def subject(features):
 
     whole = replace(features, train_clients=torch.arange(60) % 5 - 1, test_clients=torch.arange(30) % 3 - 1)
     given = {"encoder": nn.Sequential(nn.Flatten(), nn.Linear(5, 5)).eval(), "prepare": prepare, "augment": prepare}
+    given["encoder"].tokens = lambda x: x.flatten(2).transpose(1, 2)  # a pixel is one
     given |= {"train": images(features.train_x), "test": images(features.test_x)}
     step = {"views": torch.rand(2, 3, 12, 12), "low": torch.zeros(1, 3, 1, 1), "high": torch.ones(1, 3, 1, 1)}
     step |= {"blind": torch.full((1, 3, 12, 12), 0.5), "observed": [torch.ones(1)]}

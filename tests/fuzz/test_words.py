@@ -22,7 +22,7 @@ SLOW = ("rounds", "epochs", "steps", "max_epochs", "examples", "widths", "size",
 ELSEWHERE = ("output", "root", "cache", "devices", "nodes", "logger", "compile", "download", "executor")
 """Last words of keys that have tests of their own: where files go, and what starts processes or a compiler."""
 KEYS_OF_CLASSES = {
-    "partition": "name clients alpha seed share min_size classes_per_client",
+    "partition": "name clients alpha seed share held_out shift min_size classes_per_client",
     "encoder": "class widths strides norm",
     "objective": "class name temperature momentum dim",
     "method": "class addons mu name",
@@ -86,6 +86,8 @@ COMMANDS: dict[str, Callable[[Path, str, str], list[str]]] = {
     "publish": lambda root, a, b: ["publish", f"folder={root}/no-board", f"project={a}", f"entity={b}"],
     "regress": lambda root, a, b: ["regress", f"capture={a}", f"x={b}"],
     "privacy": lambda root, a, b: ["privacy", a, f"x={b}"],
+    "submit": lambda root, a, b: ["submit", a, f"chosen={b}"],
+    "verify": lambda root, a, b: ["verify", a, f"replay={b}"],
     "new": lambda root, a, b: ["new", a, b],
     "name": lambda root, a, b: ["new", "method", f"{a}-{b}"],
 }

@@ -67,6 +67,19 @@ def test_files_of_before_the_rule_are_shown_with_their_seed_and_grid():
     assert "rank correlation of" not in page
 
 
+def test_the_score_without_labels_chose_higher_temperatures_than_the_probe():
+    found = [each for each in collect(LEADERBOARDS / "searched") if each.constant == "objective.temperature=0.2"]
+    page = " ".join((LEADERBOARDS.parent / "docs/explanation/fairness.md").read_text().split())
+    assert len(found) == 5
+    assert "In each of the five rows whose constant is SimCLR's temperature" in page
+    for each in found:
+        best = max(each.scored, key=lambda trial: trial.accuracy)
+        assert float(each.best[1].removeprefix("objective.temperature=")) > 0.2
+        assert not any("temperature" in word for word in best.point)
+    rows = {each.row for each in collect(LEADERBOARDS / "searched")}
+    assert not rows & {each.row for each in collect(LEADERBOARDS / "tuned") if each.scenario == "digits"}
+
+
 def test_a_file_that_holds_no_choice_is_refused(tmp_path):
     (tmp_path / "digits").mkdir()
     (tmp_path / "digits" / "ssd.json").write_text(json.dumps({"scenario": "digits"}))

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import trapezoid
 from torch import Tensor
 
-from methods.maths import barlow_twins, cosines, sinkhorn, swav, vicreg
+from methods.maths import barlow_twins, cosines, sinkhorn, sketched_gaussianity, swav, vicreg
 from tests.methods.test_maths import cosine, numeric_gradient, random, softmax
 
 SIZES = ((2, 3), (5, 4), (9, 6))
@@ -66,6 +67,25 @@ def slow_swav(views: list[np.ndarray], prototypes: np.ndarray, codes: np.ndarray
     return total / pairs
 
 
+def directions(width: int) -> np.ndarray:
+    """Three unit vectors, always the same."""
+    drawn = np.cos(np.arange(3.0 * width)).reshape(width, 3)
+    return drawn / np.linalg.norm(drawn, axis=0)
+
+
+def slow_sketched(z: np.ndarray) -> float:
+    """B times the integral over the whole of [-3, 3], by SciPy's trapezoidal rule over complex exponentials."""
+    t, found = np.linspace(-3, 3, 33), []
+    for direction in directions(z.shape[1]).T:
+        phi = np.mean([np.exp(1j * t * (row @ direction)) for row in z], axis=0)
+        found.append(trapezoid(np.abs(phi - np.exp(-(t**2) / 2)) ** 2 * np.exp(-(t**2) / 2), t))
+    return len(z) * float(np.mean(found))
+
+
+def sketched(z: Tensor) -> Tensor:
+    return sketched_gaussianity(z, torch.tensor(directions(z.shape[1])))
+
+
 LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[..., float]]] = {
     "barlow_twins": (barlow_twins, slow_barlow),
     "barlow_twins, eq. 2 itself": (lambda a, b: barlow_twins(a, b, 0.3, 0), lambda a, b: slow_barlow(a, b, 0.3, 0)),
@@ -74,6 +94,10 @@ LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[..., float]]] = {
     "vicreg, other settings": (
         lambda a, b: vicreg(a, b, 1, 3, 2, gamma=1.4, epsilon=0.2),
         lambda a, b: slow_vicreg(a, b, "code", (1, 3, 2), 1.4, 0.2),
+    ),
+    "sketched_gaussianity": (
+        lambda a, b: sketched(a) + 2 * sketched(b),
+        lambda a, b: slow_sketched(a) + 2 * slow_sketched(b),
     ),
 }
 

@@ -9,7 +9,19 @@ from tests.methods.contract import DurabilityContract, InterfaceContract
 HERE = own_data.__name__
 DATA = (f"data={{class: {HERE}.Blocks, name: blocks, options: {{count: 80}}}}",)
 FILE = (*DATA, f"partition={{name: file, path: {Path(__file__).parents[1] / 'clients.json'}}}")
+HELD_OUT = (
+    f"data={{class: {HERE}.Natural, name: natural}}",
+    "partition={name: folders, held_out: ['site 1']}",
+)
 FUNCTION = (*DATA, f"partition={{class: {HERE}.by_turns}}")
+
+
+NAMES = {
+    FILE: ("bern", "lima", "oslo", "rome"),
+    FUNCTION: ("a", "b", "c"),
+    HELD_OUT: ("site 0", "site 2", "site 3", "site 4"),
+}
+"""Of the clients that train."""
 
 
 class OwnData(InterfaceContract):
@@ -25,8 +37,7 @@ class OwnData(InterfaceContract):
         super().__init_subclass__()
 
     def test_clients_have_the_names_they_were_given(self, unbroken):
-        names = ("bern", "lima", "oslo", "rome") if self.own is FILE else ("a", "b", "c")
-        assert unbroken.loop.clients.names == names
+        assert unbroken.loop.clients.names == NAMES[self.own]
 
 
 class TestFedAvg(OwnData, DurabilityContract):
@@ -43,3 +54,11 @@ class TestFLESD(OwnData):
 
 class TestOrchestra(OwnData):
     like = test_orchestra.TestOrchestra
+
+
+class TestFedAvgWithAClientHeldOut(OwnData, DurabilityContract):
+    like, own = test_fedavg.TestFedAvg, HELD_OUT
+
+
+class TestOrchestraWithAClientHeldOut(OwnData):
+    like, own = test_orchestra.TestOrchestra, HELD_OUT

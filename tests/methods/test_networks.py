@@ -174,6 +174,18 @@ def test_the_class_token_is_torchvisions_and_mean_features_those_of_the_patches(
     torch.testing.assert_close(grey(images[:, :1]), grey.tokens(images[:, :1])[:, 1:].mean(1))
 
 
+def test_features_of_the_class_token_and_patches_are_one_after_the_other() -> None:
+    network, images = small(), torch.randn(5, 3, 8, 8)
+    tokens, whole = network.tokens(images), {}
+    for kind in ("class", "cls", "mean", "cls+mean", "patches"):
+        network.features = kind
+        whole[kind] = network(images)
+        assert networks.vit(width=12, depth=1, heads=3, image_size=8, features=kind).dim == whole[kind].shape[1]
+    assert torch.equal(whole["cls"], whole["class"])
+    assert torch.equal(whole["cls+mean"], torch.cat([whole["cls"], whole["mean"]], 1))
+    assert torch.equal(whole["patches"].view(5, 4, 12), tokens[:, 1:])
+
+
 def test_a_patch_that_is_left_out_has_no_part_and_the_order_of_patches_none_either() -> None:
     network, images, kept = small(), torch.randn(2, 3, 8, 8), torch.tensor([[0, 3], [2, 1]])
     before = network.tokens(images, kept)
@@ -202,7 +214,11 @@ VIT = {"width": 12, "depth": 2, "heads": 3}
         *((networks.vit, VIT | size, SIZE) for size in ({"width": 10}, {"depth": 0}, {"heads": 0}, {"width": 0})),
         (networks.vit, {**VIT, "patch_size": 5}, r"encoder\.patch_size=5 does not divide images of 32 pixels"),
         (networks.vit, {**VIT, "patch_size": 0}, r"encoder\.patch_size=0 does not divide"),
-        (networks.vit, {**VIT, "features": "max"}, r"encoder\.features='max': choose class or mean"),
+        (
+            networks.vit,
+            {**VIT, "features": "max"},
+            r"encoder\.features='max': choose cls or class or mean or cls\+mean or patches",
+        ),
         (networks.mobilenet_v3, {"size": "tiny"}, r"encoder\.size='tiny': choose small or large"),
     ],
 )

@@ -80,7 +80,7 @@ def on_the_digits() -> Iterator[str]:
     assert {len(row.headline) for row in DIGITS.rows.values()} == {3}
     yield f"an untrained convnet has {DIGITS.score('untrained'):.1f} % there"
     low, typical, _ = DIGITS.fit.margin_range
-    yield f"two rows differ from {low:.1f} points on, half of the pairs from {typical:.1f}"
+    yield f"the least difference that tells two rows apart is {low:.1f} points, {typical:.1f} for half of the pairs"
     below = {row.row for row in DIGITS.rows.values() if LINEAR in row.below and row.floor == "untrained"}
     assert below == {"fedx-swav", "ssd-swav"}
     worst = [DIGITS.gain(row, "untrained") for row in ("fedx-swav", "ssd-swav")]

@@ -89,7 +89,7 @@ def fedsc_study() -> Iterator[str]:
     yield "It does not hurt up to sigma = 0.1, some hundred times what the code adds"
     yield f"where epsilon is {MICRO.rows['fedsc-sigma0.1'].epsilon:.3g}"
     cost, learned = -MICRO.even("fedsc-sigma1", "fedsc"), MICRO.score("fedsc") - MICRO.score(FLOOR)
-    yield f"With sigma = 1 it is {cost:.1f} points lower, which three seeds cannot confirm"
+    yield f"With sigma = 1 it is {cost:.1f} points lower, which does not count"
     yield f"of the {learned:.1f} by which FedSC is above the untrained encoder"
     images = MICRO.rows["fedsc"].images / 50
     yield f"A visit trains on {images:,.0f} images of ten equal clients"

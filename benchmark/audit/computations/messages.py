@@ -6,8 +6,9 @@ from statistics import fmean
 
 from omegaconf import DictConfig
 
-from benchmark.audit.privacy_sheet import dry_loop
 from benchmark.configuration.compose import compose
+from benchmark.experiment.dry import IMAGES as CLIENT
+from benchmark.experiment.dry import dry_loop
 from leaderboards.papers.computed import Printed, computation
 from leaderboards.papers.tables import Published
 from methods import networks, trees
@@ -20,13 +21,17 @@ from methods.progfedssl import ProgFedSSL, sub_model
 DEVICE, SILO = "orchestra/cifar10-cross-device", "ssd/cifar10-cross-silo"
 IMAGES, FEW_CLIENTS = 50_000, 10
 """Training images of CIFAR-10, and the clients of Orchestra's comparison with SwAV."""
+FLESD = "flesd/cifar10-a1"
+KEPT = (("flesd",), ("flesd", "method.kept=0.01"))
+ROUNDS = {"FLESD": 2, "FedAvg": 10}
+"""Of Table 1."""
 STAGED = {"LW-FedSSL": LWFedSSL, "Prog-FedSSL": ProgFedSSL}
 LAYERS = 12
 
 
-def exchanged(config: DictConfig, rounds: int = 1) -> list[int]:
-    """Bytes of one client, up and down, in each of the first rounds."""
-    with dry_loop(config) as loop:
+def exchanged(config: DictConfig, rounds: int = 1, images: int = CLIENT) -> list[int]:
+    """Bytes of one client of so many images, up and down, in each of the first rounds."""
+    with dry_loop(config, images=images) as loop:
         for round in range(rounds):
             loop.run_round(round)
         totals = [[loop.ledger.total(direction, round) for direction in ("up", "down")] for round in range(rounds)]
@@ -102,3 +107,26 @@ def stages(cell: Published, _: Printed) -> list[float]:
     down = [of_blocks(method.send(server, each).common["weights"]) for each in rounds]
     up = [of_blocks(sub_model(weights, method.trained(each))) for each in rounds]  # type: ignore[arg-type]
     return [2 * of_blocks(weights) / (fmean(down) + fmean(up))]
+
+
+# --- FedX and FLESD
+
+
+@computation("bytes/fedx")
+def fedx(_: Published, __: Printed) -> list[float]:
+    """FedX has as many exchanges in a round as FedAvg, and sends weights alone."""
+    found = []
+    for method in ("fedavg", "fedx"):
+        with dry_loop(compose("fedx/cifar10", method)) as loop:
+            loop.run_round(0)
+            found.append((len(loop.plan(0)), loop.ledger.total("up").keys() | loop.ledger.total("down").keys()))
+    (exchanges, entries), (exchanges_of_fedx, entries_of_fedx) = found
+    return [float(exchanges_of_fedx > exchanges), float(entries_of_fedx != entries)]
+
+
+@computation("bytes/flesd")
+def flesd(_: Published, __: Printed) -> list[float]:
+    """All bytes of a client in the rounds of Table 1: FLESD's, with whole matrices and 1 % of them, below FedAvg's."""
+    images = 50_000 // compose(FLESD, "flesd").partition.clients
+    each = [exchanged(compose(FLESD, name, words), images=images)[0] for name, *words in (*KEPT, ("fedavg",))]
+    return [float(ROUNDS["FLESD"] * of_flesd >= ROUNDS["FedAvg"] * each[-1]) for of_flesd in each[:-1]]

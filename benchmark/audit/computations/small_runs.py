@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmark.audit.privacy_sheet import dry_loop
 from benchmark.configuration.compose import compose
+from benchmark.experiment.dry import dry_loop
 from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.run import Run
 from benchmark.tracking.progress import Display

@@ -31,6 +31,8 @@ CLIENTS: int = SCENARIO["partition"]["clients"]
 COHORT = round(CLIENTS * SCENARIO["federation"]["participation"])
 ROUNDS: int = SCENARIO["federation"]["rounds"]
 SGD: dict[str, Any] = {name: SCENARIO["optimizer"][name] for name in ("lr", "momentum", "weight_decay")}
+BATCHES = (16, 64)
+"""Batch sizes that are measured."""
 CORES = 2
 """CPU cores that each framework may use."""
 
@@ -79,7 +81,7 @@ def source() -> Source:
     """The images, memory-mapped; created at the first call."""
     data = SCENARIO["data"]
     cache = Path(data["cache"]).expanduser()
-    return load(data["name"], root=".", cache=cache, image_size=data["image_size"], **data["options"])
+    return load(data["name"], root=".", cache=cache, image_size=data["image_size"], options=data["options"])
 
 
 @functools.cache

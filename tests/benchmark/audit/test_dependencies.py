@@ -37,4 +37,8 @@ def test_a_range_must_leave_out_an_attackers_release() -> None:
 
 def test_every_advisory_is_of_a_pinned_package() -> None:
     assert set(advisories()) <= set(pinned(ROOT / "constraints.txt"))
-    assert {requirement.name for requirement in required(ROOT / "setup.cfg")} >= {"lightning", "torch", "hypothesis"}
+    assert {requirement.name for requirement in required(ROOT / "pyproject.toml")} >= {
+        "lightning",
+        "torch",
+        "hypothesis",
+    }

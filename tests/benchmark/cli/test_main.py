@@ -31,7 +31,7 @@ def test_one_row_under_several_seeds_and_the_version(call, tmp_path):
     assert sorted(file.name for file in (tmp_path / "runs" / "short" / "fedavg").iterdir()) == ["seed0", "seed1"]
     code, out, _ = call("--version")
     assert code == 0
-    assert re.fullmatch(r"fulcrum [\d.]+(, commit [0-9a-f]{40}[+]?)?\n", out)
+    assert re.fullmatch(r"fulcrum [\w.+]+(, commit [0-9a-f]{40}[+]?)?\n", out)
 
 
 def test_without_words_five_lines_say_what_to_do_first_and_their_commands_are_understood(call):

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -201,14 +200,6 @@ def test_a_second_one_changes_nothing_and_a_file_without_the_place_is_named(chec
     assert f"{PINS} has no dict PINNED to add to" in refused("new", "protocol", "own_other")
     (checkout / PINS).write_bytes(before[checkout / PINS])
     assert {file: file.read_bytes() for file in checkout.rglob("*") if file.is_file()} == before
-
-
-def test_a_wheel_has_the_templates():
-    config = ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    patterns = config["options.package_data"]["benchmark"].split(", ")
-    held = {file for pattern in patterns for file in (ROOT / "benchmark").glob(pattern)}
-    assert {new.TEMPLATES / f"{kind}.txt" for kind in new.KINDS} == set(new.TEMPLATES.iterdir()) <= held
 
 
 @pytest.mark.long

@@ -241,7 +241,7 @@ class TestNames:
     def test_runtime_keys_change_no_name(self):
         typed = {"devices": 2, "nodes": 1, "threads": 1, "logger": "csv", "accelerator": "cpu", "data.download": True}
         typed |= {"data.verify": True, "executor": "parallel", "lanes": 2, "minutes": 1.5, "compile": False}
-        typed |= {"deterministic": True, "log_clients": True}
+        typed |= {"deterministic": True, "log_clients": True, "costs": True}
         values = {key: typed.get(key, "x") for key in identity_module.RUNTIME}
         composed = compose("digits", "fedavg", [f"{key}={value}" for key, value in values.items()])
         assert {key: OmegaConf.select(composed, key) for key in identity_module.RUNTIME} == values

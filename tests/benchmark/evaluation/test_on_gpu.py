@@ -7,7 +7,7 @@ from tests.device import SimulatedGPU
 from tests.run_helpers import build_run
 
 ONE_ROUND = ("devices=1", "federation.rounds=1")
-NEEDS_MORE = {"clients/v1", "clients/v2", "semi-orchestra/v2"}
+NEEDS_MORE = {"by-client/v1", "clients/v1", "clients/v2", "semi-orchestra/v2"}
 """Protocols of inputs that the tiny scenario lacks: named test clients, held-out images."""
 SHORT = {"linear/v1", "linear-orchestra/v2", "semi-orchestra/v1", "knn/v1", "geometry/v1", "label-free/v1", "drift/v1"}
 """Those of `make test`."""

@@ -56,13 +56,14 @@ def test_all_are_the_short_ones_and_papers_the_long_ones():
     assert replaced == {"clients/v1"}
     assert set(everything) | set(papers) == {*PROTOCOLS, "transfer-digits/v1"} - replaced
     assert not set(everything) & set(papers)
-    few = {"drift/v1", "clients/v2", "membership/v1", "transfer-digits/v1"}
+    few = {"drift/v1", "by-client/v1", "clients/v2", "membership/v1", "transfer-digits/v1"}
     assert set(everything) - set(expanded(["all"], "digits", {"projector"})) == few
     inputs = {"local_models", "members", "test_clients"}
     assert set(everything) - set(expanded(["all"], "cifar10", inputs)) == {"projected/v1"}
     without = set(everything) - set(expanded(["all"], "cifar10", OPTIONAL, labelled=False))
     assert without == {name for name in everything if find(name).uses_labels}
-    assert set(papers) - set(expanded(["papers"], "cifar10")) == {"inversion/v1", "shares/v1", "semi-orchestra/v2"}
+    more = {"inversion/v1", "shares/v1", "semi-orchestra/v2", "attentive/v1"}
+    assert set(papers) - set(expanded(["papers"], "cifar10")) == more
     assert expanded(["knn/v1", "all", "knn/v1"], "cifar10", OPTIONAL)[0] == "knn/v1"
     assert len(expanded(["knn/v1", "all"], "cifar10", OPTIONAL)) == len(everything)
 

@@ -6,7 +6,8 @@ import pytest
 from benchmark.configuration.compose import compose
 from benchmark.errors import ConfigError
 from benchmark.experiment import data, factory
-from tests.run_helpers import TINY, build_run
+from datamodules.errors import PartitionError
+from tests.run_helpers import TINY, build_run, execute_run
 
 PARTS = [np.arange(k + 2) for k in range(5)]
 
@@ -105,3 +106,89 @@ def test_an_architecture_is_run_by_clients_there_are(clients, message, tmp_path)
     small = f"{{class: methods.networks.convnet, widths: [4], strides: [2], clients: {clients}}}"
     with pytest.raises(ConfigError, match=message):
         build_run(tmp_path, "flesd", "public.client=0", f"federation.encoders={{small: {small}}}")
+
+
+class TestHeldOut:
+    DOMAINS = ("data.name=domains", "data.options={}", "partition.held_out=0.2")
+
+    @pytest.mark.parametrize(
+        ("words", "clients"),
+        [(("partition.name=folders",), 8), (("partition.name=folders", "partition.clients=3"), 3), ((), 4),
+         (("partition.name=iid", "partition.clients=1"), 1), (("data.limit=0.1",), 4),
+         (("partition.name=folders", "data.limit=0.2"), 8), (("public.name=domains", "public.share=0.1"), 4),
+         (("partition.name=folders", "public.name=domains", "public.share=0.1", "public.keep=true"), 8)],
+    )  # fmt: skip
+    def test_whatever_the_rule_nobody_has_an_image_of_the_same_clients(self, words, clients):
+        given = config(*self.DOMAINS, *words)
+        images = data.source(given)
+        held, public = data.partition_data(given, images, with_public=True)
+        out = {"handwriting-3", "handwriting-4"}  # of seed 0
+        shown = [] if public is None else [public.held]
+        everyone = set(np.unique((images.whole or images).train.clients).tolist())
+        assert len(held.parts) == clients
+        for rows in (np.concatenate(held.parts), *shown):
+            assert set(images.train.clients[rows].tolist()) <= everyone - out
+        expected = everyone - out if clients != 3 else {images.train.clients[part[0]] for part in held.parts}
+        assert set(images.train.clients[np.concatenate(held.parts)].tolist()) == expected
+        assert held.notes[0].startswith("2 of 10 clients, with 568 of 2,638 images, are held out: handwriting-3, ")
+        if not words and images.whole is None:
+            assert sum(map(len, held.parts)) == 2638 - 568
+
+    def test_a_domain_is_left_out_by_the_names_of_its_clients_and_seeds_of_the_partition_fix_who(self):
+        names = [f"display-{k}" for k in range(5)]
+        given = config(*self.DOMAINS[:2], "partition.name=folders", f"partition.held_out=[{','.join(names)}]")
+        assert data.clients_of(given, data.source(given)).names == tuple(f"handwriting-{k}" for k in range(5))
+        fixed = [config(*self.DOMAINS, f"seed={seed}", "partition.seed=1") for seed in (0, 1)]
+        one, other = (data.clients_of(each, data.source(each)).notes for each in fixed)
+        assert one == other
+
+    @pytest.mark.parametrize(
+        ("words", "line"),
+        [(("partition.held_out=0.1",), r"partition\.held_out: data set synthetic names no clients"),
+         (("data.name=domains", "data.options={}", "partition.held_out=many"),
+          r"partition\.held_out='many': a partition takes a number or a list, each a text or a whole number or null"),
+         (("data.name=domains", "data.options={}", "partition.held_out=[anna]"), "no client 'anna': the clients")],
+    )  # fmt: skip
+    def test_what_cannot_be_meant_is_one_line(self, words, line):
+        given = config(*words)
+        with pytest.raises((ConfigError, PartitionError), match=line) as error:
+            data.clients_of(given, data.source(given))
+        assert "\n" not in str(error.value)
+
+    def test_those_that_a_file_names_are_held_out_before_small_ones_and_ids_count_the_others(self, tmp_path):
+        file = tmp_path / "clients.csv"
+        file.write_text("index,client\n" + "\n".join(f"{k},{'abcde'[k % 5]}" for k in range(79)))
+        words = ("partition.name=file", f"partition.path={file}", "partition.held_out=[b]")
+        given = config(*words, "public.name=client", "public.client=1")
+        held = data.clients_of(given, data.source(given))
+        assert held.names == ("a", "c", "d", "e")
+        assert held.notes[1] == "numbers of clients count those that take part: 1 is c"
+
+
+class TestShift:
+    GIVEN = ("partition.shift=[none,invert]", "evaluation.protocols=[clients/v2,by-client/v1]", "federation.rounds=1")
+
+    def test_clients_train_on_the_images_of_their_group_and_each_group_has_its_score(self, tmp_path):
+        record, run = execute_run(tmp_path / "run", "fedavg", *self.GIVEN)
+        plain = build_run(tmp_path / "plain", "fedavg", "row=plain")
+        for client, part in enumerate(run.data.parts):
+            (one, other) = (each.data.source.train.images[part] for each in (plain, run))
+            assert np.array_equal(other, one if client % 2 == 0 else 255 - one)
+        assert "images by group of clients, client k in group k modulo 2: none, invert" in record["deviations"]
+        for protocol in ("clients/v2", "by-client/v1"):
+            assert {"accuracy of none", "accuracy of invert"} <= record["scores"][protocol].keys()
+        assert record["provenance"]["dataset"] == plain.data.source.sha256
+        assert record["settings"]["partition.shift"] == ["none", "invert"]
+        assert record["scenario"] != "tiny"
+
+    @pytest.mark.parametrize(
+        ("words", "line"),
+        [(("partition.shift=invert",), r"partition\.shift='invert': a partition takes a list, each a text or null"),
+         (("partition.shift=[invrt]",), "'invrt' is no transform: give none"),
+         (("data.name=domains", "data.options={}", "partition.name=folders", "partition.shift=[invert]"),
+          r"partition\.shift is for clients that a rule makes")],
+    )  # fmt: skip
+    def test_what_cannot_be_meant_is_one_line(self, tmp_path, words, line):
+        with pytest.raises((ConfigError, PartitionError), match=line) as error:
+            build_run(tmp_path, "fedavg", *words)
+        assert "\n" not in str(error.value)

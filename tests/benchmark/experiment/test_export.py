@@ -211,7 +211,7 @@ class TestMistakes:
         assert f"there is no folder {nowhere}: make it first" in refused(*words, str(nowhere / "x.pt"))
         for package, ending in {"safetensors.torch": "safetensors", "onnxscript": "onnx"}.items():
             monkeypatch.setitem(sys.modules, package, None)
-            line = "install this suite with its extra: pip install -e '.[export]'"
+            line = "install this suite with its extra: pip install 'fulcrum-ful[export]'"
             assert line in refused(*words, str(tmp_path / f"x.{ending}"))
         assert list(tmp_path.iterdir()) == []
 

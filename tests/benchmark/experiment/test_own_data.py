@@ -388,6 +388,34 @@ def test_scores_are_by_domain(tmp_path):
     assert record["federation"]["names"] == [f"{name}-{k}" for name in ("display", "handwriting") for k in range(5)]
 
 
+@pytest.mark.parametrize("rule", ["folders", "iid"])
+def test_what_clients_get_that_never_trained_is_told_apart(experiment, rule):
+    """Those held out, whether or not the others are the clients that train."""
+    words = (f"data.class={own_data.__name__}.Natural", "partition.held_out=[site 1,site 3]", *SHORT[:2])
+    run = experiment("natural", *words, "evaluation.protocols=[linear/v1,by-client/v1]", partition=rule)
+    scores = run.execute()["scores"]["by-client/v1"]
+    each = {
+        name.removeprefix("accuracy of "): value for name, value in scores.items() if name.startswith("accuracy of")
+    }
+    for suffix, sites in (("", "024"), ("_unseen", "13")):
+        values = [each[f"site {k}"] for k in sites]
+        assert scores[f"accuracy{suffix}"] == pytest.approx(sum(values) / len(values))
+        assert (scores[f"accuracy_worst_tenth{suffix}"], scores[f"clients{suffix}"]) == (min(values), len(values))
+    assert {"accuracy_member_labels", "gini_unseen_member_labels"} <= scores.keys()
+    assert (run.folder / "figures" / "by-client.png").exists()
+    with (run.folder / "by-client.csv").open(newline="") as stream:
+        lines = list(csv.DictReader(stream))
+    assert [line["client"] for line in lines] == sorted(each, key=lambda name: (each[name], name))
+    assert {line["client"]: float(line["accuracy"]) for line in lines} == {k: pytest.approx(v) for k, v in each.items()}
+    assert {line["client"] for line in lines if line["unseen"] == "1"} == {"site 1", "site 3"}
+    with run.open() as opened:
+        assert opened.evaluator.trained == {"site 0", "site 2", "site 4"}
+        assert (opened.evaluator.holders < 0).sum() == 40
+        used = np.concatenate([*opened.evaluator._shuffled()])  # for statistics of BatchNorm
+        held = opened.data.source.train.images[opened.evaluator.holders >= 0]
+        assert sorted(map(bytes, used)) == sorted(map(bytes, held))
+
+
 class TestClasses:
     HERE = own_data.__name__
     REFUSED = r"names code from outside the suite \({}\.class="

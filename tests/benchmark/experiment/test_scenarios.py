@@ -34,8 +34,12 @@ def black(name, channels, size, classes):
 
 
 def source(config):
-    channels = config.data.channels or (1 if config.data.name in ("digits", "domains", "fashion_mnist") else 3)
-    size = config.data.image_size or {"digits": 8, "domains": 8, "fashion_mnist": 28}.get(config.data.name, 32)
+    channels = config.data.channels or (
+        1 if config.data.name in ("digits", "domains", "fashion_mnist", "typefaces", "icons") else 3
+    )
+    size = config.data.image_size or {"digits": 8, "domains": 8, "fashion_mnist": 28, "typefaces": 28}.get(
+        config.data.name, 32
+    )
     return black(config.data.name, channels, size, CLASSES.get(config.data.name, 10))
 
 

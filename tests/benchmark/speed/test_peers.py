@@ -1,4 +1,3 @@
-import sys
 import time
 
 import numpy as np
@@ -53,35 +52,6 @@ class TestResults:
         first, second, third = ends
         assert first >= 0.1
         assert second == third >= first + 0.3
-
-
-def test_installed_once_for_the_same_requirements_and_again_after_a_failure(tmp_path, monkeypatch):
-    commands, broken = [], []
-
-    def check_call(*command):
-        commands.append(command)
-        if "venv" in command:
-            site = tmp_path / "home/lib/python{}.{}/site-packages".format(*sys.version_info)
-            site.mkdir(parents=True, exist_ok=True)
-        elif broken:
-            raise RuntimeError(broken.pop())
-
-    monkeypatch.setattr(peers, "HOME", tmp_path / "home")
-    monkeypatch.setattr(peers, "PEER", tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(peers, "_check_call", check_call)
-        (tmp_path / "requirements.txt").write_text("one==1\n")
-        assert peers.install(print) == peers.install(print) == tmp_path / "home/bin/python"
-        assert len(commands) == 2
-        (tmp_path / "requirements.txt").write_text("one==2\n")
-        broken.append("no network")
-        with pytest.raises(RuntimeError, match="no network"):
-            peers.install(print)
-        peers.install(print)
-        assert len(commands) == 6
-    program = "print('WARNING: a'); print('ERROR: no such thing'); print('notice: b'); raise SystemExit(1)"
-    with pytest.raises(RuntimeError, match=r"cannot be installed into \S+: ERROR: no such thing$"):
-        peers._check_call(sys.executable, "-c", program)  # of pip's output only the error
 
 
 class TestWorkload:

@@ -143,6 +143,8 @@ def test_clients_are_folded_into_the_worst_with_its_name_the_median_and_the_best
     assert r"$\mathbf{33.3 \pm 11.5}$ (x in 2 of 3)" in latex
     assert r"$20.0$ (y\_1)" in latex
     assert "| 20.0 (y\\_1) |" in table("markdown", pools, score_lines(pools))
+    worst = {"by-client/v1": {"accuracy": 55.0, "clients": 2.0, "clients_unseen": 2.0, **a}}  # one of four is missing
+    assert list(cells(alone(*seeds(run, worst)))) == ["accuracy", "worst client", "clients", "clients_unseen"]
     each = {"accuracy of x": 10.0, "accuracy of x_mean": 50.0, "accuracy of y": 30.0, "accuracy of y_mean": 40.0}
     assert cells(alone(*seeds(run, {"clients/v2": each})))["worst client"] == ("40 (y)",)  # by the mean of encoders
 

@@ -1,5 +1,7 @@
 """Figures of curves, spectra, embeddings and scores, also for runs with few points."""
 
+from functools import partial
+
 import matplotlib
 import matplotlib.colors
 import numpy as np
@@ -49,6 +51,17 @@ def test_the_accuracies_of_clients_are_drawn_the_worst_at_the_top(figure):
     few, more = ({f"$site_{k}^2": Cell.of([10.0 + k]) for k in range(n)} for n in (2, 20))
     assert painted(plots.BLUE) in colours(figure(plots.accuracies, few))
     assert len(figure(plots.accuracies, more)) > len(figure(plots.accuracies, few))
+
+
+def test_what_each_client_gets_is_drawn_with_those_that_never_trained_apart(figure):
+    names = [f"$site_{k}^2" for k in range(9)]
+    clients, accuracy = torch.tensor([1, 2, 4, 8]), torch.tensor([40.0, 30.0, 50.0, 60.0])
+    both, one = (
+        figure(partial(plots.served, clients, accuracy, torch.tensor(unseen), names))
+        for unseen in ([False, False, True, True], [False] * 4)
+    )
+    assert {painted(plots.BLUE), painted(plots.RUST)} <= colours(both)
+    assert painted(plots.RUST) not in colours(one)
 
 
 def test_the_plane_goes_from_the_first_round_to_the_last(figure):

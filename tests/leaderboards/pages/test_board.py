@@ -73,6 +73,27 @@ def test_epsilon_has_a_column_where_a_row_has_spent_any():
     assert "../docs" not in away
 
 
+def test_scores_by_client_have_columns_where_a_row_has_any():
+    assert "worst tenth" not in markdown(RECORDS)
+    scores = {"accuracy": 61.0, "accuracy_worst_tenth": 42.0, "gini": 0.1234, "accuracy_unseen": 57.0}
+    page = markdown(
+        [*RECORDS, record("ssd", 7, 50.0, scores={"by-client/v1": scores, "linear/v1": {"accuracy": 50.0}})]
+    )
+    (head,) = {line for line in page.splitlines() if "| worst tenth (%) |" in line}
+    assert "| by client (%) | worst tenth (%) | Gini | unseen clients (%) | bytes up" in head
+    assert "| 61.0 | 42.0 | 0.123 | 57.0 |" in page
+
+
+def test_what_was_counted_has_columns_and_is_a_mean_over_the_seeds_that_have_it():
+    assert "GFLOP" not in markdown(RECORDS)
+    each = {"parts": {}, "phases": {}, "kept": 0, "images": 20, "flops_most": 2e9}
+    counted = [record("a", seed, 50.0, costs={**each, "flops": 1e9 * seed, "memory": 2_000_000}) for seed in (1, 2)]
+    page = markdown([*counted, record("a", 3, 50.0), record("b", 1, 40.0)])
+    assert "| GFLOP of a client, a round | memory of a client |" in page
+    assert "| 1.5 | 2 MB |" in page
+    assert "| – | – |" in page
+
+
 def test_activity_has_a_column_and_a_row_that_hardly_acts_is_no_evidence():
     assert "activity" not in markdown(RECORDS)
     rows = {"fedavg-simclr": [50.0, 50.0, 53.0], "fedprox": [56.0, 58.0, 57.0], "fedx": [66.0, 68.0, 67.0]}
@@ -148,11 +169,11 @@ def test_accuracies_below_the_untrained_encoder_are_marked():
 
 
 def test_the_page_names_the_images_of_servers_that_train_and_that_older_records_do_not_count():
-    settings = {**record()["settings"], "public.name": "heldout"}
-    page = markdown([*RECORDS, record("flesd", 0, 50.0, settings=settings)])
+    provenance = {**record()["provenance"], "public": "0f"}
+    page = markdown([*RECORDS, record("flesd", 0, 50.0, provenance=provenance)])
     assert "| 100,000 + ? | 1 |" in page
     assert "which the row's records do not count" in page
-    page = markdown([*RECORDS, record("flesd", 0, settings=settings, server={"images": 125_000, "seconds": 30.0})])
+    page = markdown([*RECORDS, record("flesd", 0, provenance=provenance, server={"images": 125_000, "seconds": 30.0})])
     for end in (
         "bytes up | images: clients + server | seeds",
         "46.8 MB | 100,000 + 125,000 | 1",

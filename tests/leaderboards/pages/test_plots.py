@@ -191,6 +191,15 @@ def test_epsilon_counts_where_it_covers_whole_clients_and_attacks_are_a_cost(tmp
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
+def test_operations_and_memory_are_costs_where_they_were_counted():
+    counted = [replace(each, flops=1e9 * 2**k, memory=1e6 * 3**k) for k, each in enumerate(FIVE)]
+    drawn = trade_offs.figures([*counted, row("uncounted", 90.0)], "s")
+    assert list(drawn) == ["bytes", "flops", "memory"]
+    assert drawn["flops"].args[0] == {str(k): (2.0**k, 40.0 + k) for k in range(5)}
+    assert drawn["memory"].args[0]["2"] == (9.0, 42.0)
+    assert trade_offs.undominated(drawn["flops"].args[0] | {"worse": (3.0, 41.0)}) == list("01234")
+
+
 def test_few_costs_that_lie_apart_are_the_marks_of_their_axis():
     def marks(*costs):
         rows = [row(str(k), 40.0 + k, bytes_up=cost * 1e6, bytes_down=0.0) for k, cost in enumerate(costs)]

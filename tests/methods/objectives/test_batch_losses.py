@@ -13,6 +13,7 @@ from methods.base import Outputs
 from methods.objectives.align_uniform import AlignUniform
 from methods.objectives.barlow_twins import BarlowTwins
 from methods.objectives.dino import DINO
+from methods.objectives.lejepa import LeJEPA
 from methods.objectives.rotation import Rotation
 from methods.objectives.simclr import SimCLR
 from methods.objectives.simsiam import SimSiam
@@ -140,6 +141,27 @@ class TestVICReg(ObjectiveContract):
         out = self.build()(*batch().views)
         expected = maths.vicreg(*out.embeddings, 2.0, 3.0, 0.5, 1.2, 0.01, "paper")
         torch.testing.assert_close(self.build(variant="paper").loss(out, batch()), expected)
+
+
+class TestLeJEPA(ObjectiveContract):
+    objective, settings, contrastive = LeJEPA, {"weight": 0.3, "directions": 7}, True
+    refused = (("weight", 1.5, "give a number of at least 0 and at most 1"), ("directions", 0, "of at least 1"))
+
+    def batch(self) -> Batch:
+        drawn = self.build().draw(batch(), torch.Generator().manual_seed(0))
+        return batch()._replace(draws={"objective": drawn})
+
+    def expected(self, out: Outputs) -> Tensor:
+        a, b = out.embeddings
+        directions = self.batch().draws["objective"]["directions"]  # type: ignore[index]
+        gaussian = sum(maths.sketched_gaussianity(z, directions) for z in (a, b)) / 2
+        return 0.3 * gaussian + 0.7 * ((a - b) / 2).square().mean()
+
+    def test_directions_are_unit_vectors_of_the_stream(self):
+        one, other = (self.build().draw(batch(), torch.Generator().manual_seed(k))["directions"] for k in (0, 1))
+        assert one.shape == (4, 7)
+        torch.testing.assert_close(one.norm(dim=0), torch.ones(7))
+        assert not torch.equal(one, other)
 
 
 def test_rotation_predicts_the_turns_of_one_view_and_learns(tmp_path):

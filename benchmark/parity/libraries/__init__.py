@@ -1,0 +1,1 @@
+"""Comparison with libraries that people install: whether the suite computes the same numbers."""

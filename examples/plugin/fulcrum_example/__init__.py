@@ -1,0 +1,1 @@
+"""What a package adds to Fulcrum; its `pyproject.toml` says under which names."""

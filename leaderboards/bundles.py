@@ -1,0 +1,176 @@
+"""Submissions: the runs of a row that somebody else made, as a bundle, a zip archive that is read without unpacking.
+
+A bundle holds `submission.json`, the `Manifest`, and below `runs/<scenario>/<row>/seed<k>` the files of each run.
+Beside `NAME.zip` lies `NAME.json`, the `Receipt` of who has verified it; without one, its records are self-reported.
+"""
+
+import hashlib
+import json
+import re
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from leaderboards import store
+from leaderboards.schema import Record, RecordError, first_error, flaw, validate
+
+MANIFEST, RUNS = "submission.json", "runs"
+FORMAT: Literal[1] = 1
+MARKS = ("self-reported", "verified", "replayed")
+"""What is known of a submitted record, the least first."""
+FILES, BYTES, TEXT = 10_000, 1 << 30, 1 << 24
+"""Most files of a bundle, and most bytes of all and of a text that is parsed."""
+MEMBER = re.compile(r"\w[\w.+=-]*(/\w[\w.+=-]*)*")
+UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, RecursionError, zipfile.BadZipFile, zlib.error)
+
+
+@dataclass(frozen=True)
+class Code:
+    """Code that a run's config names. sha256: of its source. wheel: its `NAME VERSION`, "" for the suite."""
+
+    sha256: str
+    wheel: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a bundle says of itself.
+
+    commit: of the suite. chosen: by what its settings were chosen, in the submitter's words. runs: names
+    `<scenario>/<row>/seed<k>`. code: import path -> Code. files: path in the bundle -> its SHA-256.
+    """
+
+    format: Literal[1]
+    commit: str
+    chosen: str
+    runs: list[str]
+    code: dict[str, Code]
+    files: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Who has verified a bundle: its SHA-256, what was found, the verifier's commit and hardware, and the date."""
+
+    bundle: str
+    mark: Literal["verified", "replayed"]
+    git: str | None
+    hardware: str
+    date: str
+    replayed: str = ""
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[tuple[Manifest, zipfile.ZipFile]]:
+    """A bundle and its manifest, once each of its files is known to be what the manifest says.
+
+    Raises RecordError: it is no bundle, a path leads elsewhere, it is too large, or a file is not the manifest's.
+    """
+    try:
+        bundle = zipfile.ZipFile(file)
+    except UNREADABLE as error:
+        raise RecordError(f"{file}: no zip archive that can be read ({error})") from error
+    with bundle:
+        _check_members(file, bundle.infolist())
+        try:
+            manifest = _manifest(bundle)
+            for name, digest in manifest.files.items():
+                with bundle.open(name) as stream:
+                    if hashlib.file_digest(stream, "sha256").hexdigest() != digest:  # type: ignore[arg-type]
+                        raise RecordError(f"{name} is not the file that {MANIFEST} names")
+        except ValidationError as error:
+            raise RecordError(f"{file}: {MANIFEST}: {first_error(error)}") from None
+        except (*UNREADABLE, KeyError) as error:
+            raise RecordError(f"{file}: {' '.join(str(error).split())}") from error
+        yield manifest, bundle
+
+
+def _check_members(file: Path, members: list[zipfile.ZipInfo]) -> None:
+    """Refuse what would not unpack to a few plain files below one folder; only the archive's list is read."""
+    if len(members) > FILES or (size := sum(member.file_size for member in members)) > BYTES:
+        what = f"{len(members):,} files" if len(members) > FILES else f"{size:,} bytes"
+        raise RecordError(f"{file}: holds {what}, and a bundle at most {FILES:,} files of {BYTES:,} bytes in all")
+    names = [member.filename for member in members]
+    for member in members:
+        is_plain = stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG)
+        if not MEMBER.fullmatch(member.filename) or not is_plain or names.count(member.filename) > 1:
+            raise RecordError(f"{file}: {member.filename!r} is no plain file below the bundle's folder")
+
+
+def _manifest(bundle: zipfile.ZipFile) -> Manifest:
+    content = json.loads(text(bundle, MANIFEST))
+    if (reason := flaw(content)) is not None:
+        raise RecordError(f"{MANIFEST}: {reason}")
+    manifest = TypeAdapter(Manifest).validate_python(content)
+    if (listed := {MANIFEST, *manifest.files}) != (held := set(bundle.namelist())):
+        raise RecordError(f"{min(listed ^ held)} is {'missing' if listed - held else f'not in {MANIFEST}'}")
+    folders = {name.removeprefix(f"{RUNS}/").rpartition("/")[0] for name in held if name.endswith("/result.json")}
+    if not manifest.runs or folders != set(manifest.runs):
+        raise RecordError(f"{MANIFEST} names the runs {manifest.runs}, and there are records of {sorted(folders)}")
+    return manifest
+
+
+def text(bundle: zipfile.ZipFile, name: str) -> str:
+    """A text of a bundle."""
+    if bundle.getinfo(name).file_size > TEXT:
+        raise RecordError(f"{name} has {bundle.getinfo(name).file_size:,} bytes, and a text at most {TEXT:,}")
+    return bundle.read(name).decode("utf-8")
+
+
+def receipt(file: Path) -> Path:
+    """Where a bundle's receipt is."""
+    return file.with_suffix(".json")
+
+
+def digest(file: Path) -> str:
+    """SHA-256 of a bundle."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def mark(file: Path) -> str:
+    """What is known of a bundle's records: the mark of its receipt, where that is of the same bytes."""
+    if not receipt(file).is_file():
+        return MARKS[0]
+    found = store.read_table(receipt(file), Receipt, "receipt of a verified bundle", "verify BUNDLE")
+    if found.bundle != digest(file):
+        raise RecordError(f"{receipt(file)} is of another bundle than {file}: verify it again")
+    return found.mark
+
+
+def records(folder: Path) -> list[Record]:
+    """The records of all bundles in a folder, each with its `submission`. Raises RecordError: a bundle is not valid."""
+    found = []
+    for file in sorted(folder.glob("*.zip")):
+        with opened(file) as (manifest, bundle):
+            known = {"mark": mark(file), "chosen": manifest.chosen, "bundle": digest(file)}
+            for run in manifest.runs:
+                found.append({**record(file, bundle, run), "submission": known})
+    return found
+
+
+def record(file: Path, bundle: zipfile.ZipFile, run: str) -> Record:
+    """A bundle's record of a run. Raises RecordError: it is not valid, or of another run."""
+    where = f"{file}: {run}"
+    try:
+        content = json.loads(text(bundle, f"{RUNS}/{run}/result.json"))
+    except UNREADABLE as error:
+        raise RecordError(f"{where}: not a readable JSON file ({error})") from error
+    validate(content, where)
+    if store.name(content) != run:
+        raise RecordError(f"{where}: holds the record of {store.name(content)}")
+    if "submission" in content:
+        raise RecordError(f"{where}: a record has no mark of its own: leave `submission` out")
+    return content
+
+
+def least(group: Sequence[Record]) -> str:
+    """The mark of a row: the least of its submitted records; "" where none was submitted."""
+    return min((each["submission"]["mark"] for each in group if "submission" in each), key=MARKS.index, default="")
