@@ -21,9 +21,9 @@ from benchmark.tracking.checkout import commit, version
 
 FIRST = """python -m benchmark COMMAND: what to do first, with images that come with the suite
   python -m benchmark run digits fedavg federation.rounds=3   a first run, in seconds
-  python -m benchmark run suite=digits                        every method and their board, in minutes (make benchmark)
+  python -m benchmark run suite=digits                        every method and their board, in minutes
   python -m benchmark list                                    the names of scenarios, methods, objectives, protocols
-  python -m benchmark --help                                  all commands with examples; docs/start is the guide"""
+  python -m benchmark --help                                  all commands, with examples"""
 """What a command without words prints."""
 
 EXAMPLES = """examples:
