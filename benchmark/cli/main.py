@@ -21,9 +21,9 @@ from benchmark.tracking.checkout import commit, version
 
 FIRST = """python -m benchmark COMMAND: what to do first, with images that come with the suite
   python -m benchmark run digits fedavg federation.rounds=3   a first run, in seconds
-  python -m benchmark run suite=digits                        every method and their board, in minutes (make benchmark)
+  python -m benchmark run suite=digits                        every method and their board, in minutes
   python -m benchmark list                                    the names of scenarios, methods, objectives, protocols
-  python -m benchmark --help                                  all commands with examples; docs/start is the guide"""
+  python -m benchmark --help                                  all commands, with examples"""
 """What a command without words prints."""
 
 EXAMPLES = """examples:
@@ -56,6 +56,7 @@ RUN_WORDS = """words of run:
   SCENARIO             a name from `list scenarios`, or a .yaml file: data set, clients, training, evaluation
   METHOD               a name from `list methods`, a row of a suite such as fedavg-byol, a .yaml file, or an import path
   suite=NAME           a name from `list suites`; methods=A,B and seeds=0,1 choose some of its runs
+  jobs=N               how many of several runs go side by side, on a device each (auto)
   seeds=0,1,2          the same run under each seed; seed=1 is one run
 
 keys of most use; docs/how-to/run.md says more, benchmark/configuration/schema.py has all:

@@ -33,7 +33,7 @@ def records(folder):
     collected = store.collect(folder / "runs")
     for record in collected:
         for key in INCIDENTAL:
-            del record[key]
+            record.pop(key, None)
         for point in record["curve"]:
             del point["seconds"]
     return collected
