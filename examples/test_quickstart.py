@@ -34,6 +34,7 @@ def test_it_is_committed_without_outputs_with_short_prose_and_an_objective_of_te
 def test_it_runs_from_its_first_cell_to_its_last(notebook, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))  # the cache of decoded images
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore:IProgress not found")  # tqdm's, of transformers
     look = nbformat.v4.new_code_cell('records["fedavg, Decoupled"]["deviations"]', id="look")
     notebook = nbformat.v4.new_notebook(cells=[*notebook.cells, look], metadata=notebook.metadata)
     NotebookClient(notebook, timeout=280, resources={"metadata": {"path": str(tmp_path)}}).execute()

@@ -42,7 +42,7 @@ def test_every_config_key_has_its_entry():
     assert without_entry(page, expected) == []
     assert without_entry(page, ["federation.invented", "invented"]) == ["federation.invented", "invented"]
     assert "data.class" in section(page, "data.name")
-    assert "A rule, iid | dirichlet" in section(page, "partition.name")
+    assert "A rule, such as iid or dirichlet" in section(page, "partition.name")
     assert [key.name for key in KEYS.values() if len(key.meaning) < 8] == []
 
 

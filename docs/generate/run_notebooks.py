@@ -31,6 +31,7 @@ def executed(file: Path, folder: Path) -> nbformat.NotebookNode:
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "COLUMNS": "120",
+        "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm's, of transformers
         "TTY_COMPATIBLE": "0",  # lines, not bars and colours
     }
     resources = {"metadata": {"path": str(folder)}}

@@ -34,6 +34,7 @@ NEEDS = {
     "projector": "the projector",
     "views": "features of two views of each client's images",
     "test_clients": "test images that name a client or a domain",
+    "tokens": "the encoder, whose features are pooled from tokens or a map, and its images",
 }
 """`Protocol.requires` -> its words."""
 

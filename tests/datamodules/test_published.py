@@ -164,7 +164,7 @@ LAYOUTS: list[tuple[str, Callable[[Path], None] | tuple, dict[str, Any], Read | 
      "mine cannot be read as a Hugging Face data set: "),
     ("parquet-of-something-else", (("tables/numbers.parquet", "PAR1"),), {},
      "no image in .*: .*1 .parquet .*load_dataset.*save_to_disk"),
-    ("phone", ("{cat,dog}/**.png", ("cat/IMG_1.HEIC", "no image")), {}, Read(2, 8, 2, notes=("1 .heic", "'.[heif]'"))),
+    ("phone", ("{cat,dog}/**.png", ("cat/IMG_1.HEIC", "no image")), {}, Read(2, 8, 2, notes=("1 .heic", "ful[heif]"))),
 ]  # fmt: skip
 
 

@@ -233,5 +233,7 @@ def test_without_an_adapter_or_peft_the_line_says_so(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="format=peft is for an encoder with an adapter"):
         adapters.write(plain, tmp_path, tmp_path / "file")
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ConfigError, match=r"encoder.adapter needs the package peft .* pip install -e '.\[peft\]'"):
+    with pytest.raises(
+        ConfigError, match=r"encoder.adapter needs the package peft .* pip install 'fulcrum-ful\[peft\]'"
+    ):
         build_run(tmp_path, "fedavg", lora())

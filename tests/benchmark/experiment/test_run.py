@@ -297,11 +297,11 @@ class TestWhatARunLeaves:
 @pytest.mark.parametrize(
     ("overrides", "inputs"),
     [
-        ((), {"members", "projector"}),
-        (("public.name=synthetic", "public.share=0.05"), {"members", "projector"}),  # a tenth of each class is needed
-        (("public.name=synthetic", "public.share=0.1"), {"members", "projector", "held_out"}),
-        (("federation.batch_norm=local",), {"members"}),  # its BatchNorm has no statistics
-        (("objective=supervised",), {"members"}),
+        ((), {"tokens", "members", "projector"}),
+        (("public.name=synthetic", "public.share=0.05"), {"tokens", "members", "projector"}),  # too few
+        (("public.name=synthetic", "public.share=0.1"), {"tokens", "members", "projector", "held_out"}),
+        (("federation.batch_norm=local",), {"tokens", "members"}),  # its BatchNorm has no statistics
+        (("objective=supervised",), {"tokens", "members"}),
     ],
 )
 def test_inputs_that_not_every_run_has_for_its_protocols(tmp_path, overrides, inputs):

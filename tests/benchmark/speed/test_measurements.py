@@ -56,7 +56,7 @@ def tiny(tmp_path, monkeypatch):
     monkeypatch.setattr(timing, "run_process", called)
     monkeypatch.setattr(scaling, "subprocess", SimpleNamespace(run=called))
     monkeypatch.setattr(overhead, "_imports", lambda: 1.0)  # seconds of nothing but imports
-    monkeypatch.setattr(peers, "install", lambda log: sys.executable)
+    monkeypatch.setattr(peers.environment, "install", lambda *_: sys.executable)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

@@ -45,8 +45,8 @@ def test_boards_stay_above_the_bars_and_a_pause_ends_their_thread():
         display.bars.refresh()
         with display.paused():
             thread.join(5)
-            assert set(threading.enumerate()) == others
-        assert set(threading.enumerate()) > others
+            assert set(threading.enumerate()) <= others  # of which some may have ended
+        assert set(threading.enumerate()) - others
     shown = console.file.getvalue()
     assert 0 < shown.index("the board so far") < shown.index("tiny fedavg seed 0") < shown.index("run 2 of 2")
 

@@ -196,7 +196,7 @@ def test_the_report_lays_out_every_scenario():
 
 def test_without_wandb_workspaces_a_report_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
-    with pytest.raises(ConfigError, match=r"pip install -e '\.\[report\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'fulcrum-ful\[report\]'"):
         wandb_dashboard.report(RECORDS, "fulcrum", None)
 
 
