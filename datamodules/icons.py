@@ -104,7 +104,7 @@ def drawn(svg: str, where: str) -> np.ndarray:
     try:
         import resvg_py
     except ImportError as error:
-        raise DataError("icons are drawn by resvg: pip install -e '.[icons]'") from error
+        raise DataError("icons are drawn by resvg: pip install 'fulcrum-ful[icons]'") from error
     try:
         png = resvg_py.svg_to_bytes(svg_string=svg, skip_system_fonts=True)
     except ValueError as error:

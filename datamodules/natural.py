@@ -262,6 +262,8 @@ def held_out(names: Sequence[str], given: float | Sequence[Any], *, seed: int) -
         chosen = {names[k] for k in order[: max(1, round(given * len(names)))]}
     else:
         chosen = set(map(str, given))
+        if not chosen:
+            raise PartitionError("partition.held_out=[]: name the clients that nobody trains on, or leave it out")
         if unknown := sorted(chosen - set(names)):
             hint = nearest(unknown[0], names) or f": the clients are {first(names, 5)}"
             raise PartitionError(f"partition.held_out: there is no client {unknown[0]!a}{hint}")

@@ -22,7 +22,8 @@ def tokens_of(encoder: nn.Module) -> Tokens | None:
     if isinstance(network, VisionTransformer):
         return lambda images: _seen(network, network.encoder, images, lambda given, out: out)
     if hasattr(network, "forward_features"):
-        return lambda images: _rows(network.forward_features(images))
+        last = getattr(network, "num_features", None)  # some of timm's have the channels of a map last
+        return lambda images: _rows(network.forward_features(images), last)
     pools = [layer for layer in network.modules() if isinstance(layer, nn.AdaptiveAvgPool2d)]
     if not pools:
         return None
@@ -40,6 +41,8 @@ def _seen(network: nn.Module, layer: nn.Module, images: Tensor, of: Callable[[tu
     return seen[-1]
 
 
-def _rows(maps: Tensor) -> Tensor:
-    """Tokens `[B, n, d]` as they are, a map `[B, d, h, w]` by its positions."""
+def _rows(maps: Tensor, width: int | None = None) -> Tensor:
+    """Tokens `[B, n, d]` as they are; a map `[B, d, h, w]`, or with channels of this width last, by its positions."""
+    if maps.ndim == 4 and maps.shape[1] != width == maps.shape[3]:
+        return maps.flatten(1, 2)
     return maps.flatten(2).transpose(1, 2) if maps.ndim == 4 else maps

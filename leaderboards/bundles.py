@@ -152,8 +152,27 @@ def records(folder: Path) -> list[Record]:
         with opened(file) as (manifest, bundle):
             known = {"mark": mark(file), "chosen": manifest.chosen, "bundle": digest(file)}
             for run in manifest.runs:
-                found.append({**record(file, bundle, run), "submission": known})
+                content = record(file, bundle, run)
+                content.pop("costs", None)  # nobody counts them again
+                found.append({**content, "submission": known})
     return found
+
+
+def check_distinct(records: Sequence[Record], standing: Sequence[Record]) -> None:
+    """RecordError where a submitted record is of a run that another record is of.
+
+    standing: of the board already; the same bundle may replace its own.
+    """
+    known: dict[str, Record] = {}
+    for each in records:
+        if (run := store.name(each)) in known and ("submission" in each or "submission" in known[run]):
+            raise RecordError(f"{run} has two records, one of them submitted: keep one of them")
+        known[run] = each
+    for before in standing:
+        each = known.get(store.name(before), before)
+        bundle, old = (one.get("submission", {}).get("bundle") for one in (each, before))
+        if bundle is not None and bundle != old:
+            raise RecordError(f"{store.name(before)} has a record on the board already: a bundle does not replace it")
 
 
 def record(file: Path, bundle: zipfile.ZipFile, run: str) -> Record:

@@ -148,19 +148,21 @@ def _cells(old: str, new: str) -> tuple[str, str]:
     return f"{old_name}: {old_shown}", new_shown
 
 
-def moved(where: str, old: Any, new: Any, tolerance: float = 0.0) -> Iterator[Moved]:
+def moved(where: str, old: Any, new: Any, tolerance: float = 0.0, absolute: float | None = None) -> Iterator[Moved]:
     """Every number or text of nested data that differs, with its place.
 
-    tolerance: of a number; relative for large ones.
+    tolerance: of a number that is not whole, relative. absolute: of one near 0; None: as much.
     """
+    near = tolerance if absolute is None else absolute
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in {**old, **new}:
-            yield from moved(f"{where} {key}", old.get(key, MISSING), new.get(key, MISSING), tolerance)
+            yield from moved(f"{where} {key}", old.get(key, MISSING), new.get(key, MISSING), tolerance, absolute)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for index, pair in enumerate(zip(old, new, strict=True)):
-            yield from moved(f"{where} {index}", *pair, tolerance)
+            yield from moved(f"{where} {index}", *pair, tolerance, absolute)
     elif is_number(old) and is_number(new):
-        if not math.isclose(old, new, rel_tol=tolerance, abs_tol=tolerance):
+        whole = isinstance(old, int) and isinstance(new, int)  # a count
+        if old != new if whole else not math.isclose(old, new, rel_tol=tolerance, abs_tol=near):
             yield Moved(where, _short(old), _short(new))
     elif old != new:
         yield Moved(where, _short(old), _short(new))

@@ -44,6 +44,7 @@ def board(words: list[str], session: Session) -> None:
     if "collect" in options:
         runs = Path(options["collect"])
         records = [*store.collect(runs), *bundles.records(runs)]
+        bundles.check_distinct(records, store.merged(folder / "results", {}))
         added = store.additions(folder / "results", records)
         generate.check(store.merged(folder / "results", added), folder, docs)  # before anything is written
         for file, record in added.items():

@@ -312,7 +312,7 @@ class Config:
     log_clients: bool = key(False, part=EXECUTION)
     """Write `clients.jsonl`, a line for each visit of a client: loss, images, seconds, and norm of its update."""
     costs: bool = key(False, part=EXECUTION)
-    """Count a client's operations and memory before the first round, see docs/reference/cost-sheet.md; some seconds."""
+    """Count a client's operations and memory before the first round, as `make costs` does; some seconds."""
     devices: Any = key("auto", part=EXECUTION)
     """Ranks on a machine, one a GPU or a CPU core or several; auto: as docs/how-to/clusters.md says."""
     nodes: int | None = key(None, minimum=1, part=EXECUTION)

@@ -195,7 +195,7 @@ class Evaluator:
 
     @property
     def trained(self) -> Collection[str] | None:
-        """Names of the clients that train; None where the test images name none of them: they may be domains."""
+        """Names of the clients that take part, drawn so far or not; None: the test images name none."""
         names, train, test = self.data.parts.names, self.data.source.train, self.images.test
         if not names and train.clients is not None:
             names = tuple(np.unique(train.clients[self.holders >= 0]).tolist())

@@ -17,12 +17,14 @@ Decisions
 - peft needs the package transformers, so neither is required without `encoder.adapter`.
 """
 
+import copy
 import importlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 from torchvision.models import VisionTransformer
 
@@ -68,7 +70,7 @@ def read(section: Any, where: str) -> Adapter:
     if ranked and rank < 1:
         raise ConfigError(f"{where}.rank={section.get('rank')}: give a whole number of at least 1")
     alpha, average = section.get("alpha", rank), section.get("average", "factors")
-    if ranked and alpha <= 0:
+    if ranked and not 0 < alpha < float("inf"):
         raise ConfigError(f"{where}.alpha={alpha}: give a number above 0")
     if average not in AVERAGES:
         raise ConfigError(f"{where}.average={average!r}: choose {', '.join(AVERAGES)}{nearest(str(average), AVERAGES)}")
@@ -108,6 +110,27 @@ def adapt(encoder: nn.Module, section: Any, where: str) -> None:
             moved = owner in bases and key == "weight"
             if tensor.is_floating_point() and not moved and (first or id(tensor) not in trains):
                 freeze_tensor(owner, key)
+
+
+def check_merges(encoder: nn.Module, shape: tuple[int, int, int], where: str) -> None:
+    """Refuses an adapter that is not what its merged weights compute, tried with two images on a copy.
+
+    So it is where a layer's owner reads its weights and does not call it, or where a layer changes its weights itself.
+    """
+    trial = copy.deepcopy(encoder).eval()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        for parameter in (each for each in trial.parameters() if each.requires_grad):
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        images = torch.randn(2, *shape)
+        beside = trial(images)
+        merge(trial)
+        merged = trial(images)
+    if not torch.allclose(beside, merged, rtol=0, atol=1e-3 * float(merged.abs().max())):
+        raise ConfigError(
+            f"{where}.targets: merged into these layers' weights the adapter computes other features, as one is not "
+            "called by the encoder, or changes its weights: choose others"
+        )
 
 
 def factors(encoder: nn.Module) -> list[Factors]:

@@ -100,7 +100,7 @@ class CountingExecutor(DryRunExecutor):
         work: Counter[tuple[str, int]] = Counter()
         for index in range(total):
             place = index % batches
-            kind = "pass" if phase.skip is not None and place < phase.skip else "step"
+            kind = "pass" if phase.skip is None or place < phase.skip else "step"
             work[kind, min(size, held - place * size)] += 1
             if place == 0 and self._prepares_epochs:
                 work["epoch", held] += 1

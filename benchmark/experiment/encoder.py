@@ -12,7 +12,7 @@ from benchmark.configuration.instantiate import SHIPPED, construct, said
 from benchmark.configuration.keys import fits, keys
 from benchmark.configuration.schema import EncoderKeys
 from benchmark.errors import ConfigError, exit_code
-from benchmark.experiment.adapters import adapt
+from benchmark.experiment.adapters import adapt, check_merges
 from benchmark.experiment.initial_weights import start_from_weights
 from methods.core.freezing import freeze
 
@@ -57,6 +57,7 @@ def build(
         if architecture.get("freeze"):
             raise ConfigError(f"{where}.freeze: all but {where}.adapter is frozen anyway: leave it out")
         adapt(encoder, architecture["adapter"], f"{where}.adapter")
+        check_merges(encoder, shape, f"{where}.adapter")
     elif (chosen := architecture.get("freeze")) is not None:
         names = (
             [str(name) for name in chosen] if fits(chosen, list[str | int]) else chosen

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmark.federation.stages import Exchange, Reply, Stage
 from benchmark.federation.updates import trains_clients
@@ -79,6 +79,10 @@ class ProductAverage(Stage):
         return trees.overlay(weights, moved)
 
 
+def _has_adapter(module: nn.Module) -> bool:
+    return any(hasattr(layer, "adapter_layer_names") for layer in module.modules())
+
+
 def check_product(method: FederatedMethod, rounds: int, others: Sequence[str]) -> None:
     """MethodError where the method takes no plain mean of weights, or where another setting changes what is averaged.
 
@@ -87,6 +91,10 @@ def check_product(method: FederatedMethod, rounds: int, others: Sequence[str]) -
     key, name = "encoder.adapter.average=product", type(method).__name__
     if others:
         raise MethodError(f"{key} does not go with {others[0]}: choose average: freeze-a, whose mean is exact as well")
+    twice = [part for part in method.travelling if part != "encoder" and _has_adapter(method.part(part))]
+    if twice or "encoder" in method.staying:
+        what = f"averages {twice[0]} by factors" if twice else "keeps some of the encoder at its clients"
+        raise MethodError(f"{key} is of the encoder that all clients are sent, and {name} {what}: choose freeze-a")
     for phase in (phase for round in range(max(1, rounds)) for phase in method.plan(round) if trains_clients(phase)):
         how = phase.uplink.get(ENTRY)
         if not isinstance(how, Mean) or how.single or "encoder" not in method.travelling:

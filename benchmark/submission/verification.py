@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from omegaconf import DictConfig
@@ -17,7 +17,8 @@ from omegaconf import DictConfig
 from benchmark.api import opened
 from benchmark.configuration.compose import merge
 from benchmark.configuration.identity import identity
-from benchmark.configuration.instantiate import said
+from benchmark.configuration.instantiate import foreign_code, said
+from benchmark.configuration.plugins import protocol
 from benchmark.errors import ConfigError, exit_code
 from benchmark.experiment.experiment import Experiment
 from benchmark.experiment.folder import load_folder
@@ -28,6 +29,7 @@ from benchmark.tracking.checkout import commit
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import hardware, origin
 from benchmark.tracking.record import known_at_start
+from eval.protocol import OWN
 from leaderboards import bundles, generate, store
 from leaderboards.bundles import RUNS, Manifest, Receipt
 from leaderboards.schema import Record
@@ -35,7 +37,11 @@ from methods import trees
 
 TOLERANCE = 0.01
 """Share by which a number may differ where the processor, its threads or its libraries are of another kind."""
+ABSOLUTE = 1e-4
+"""As TOLERANCE, of numbers near 0."""
 TIMES = ("seconds", "client_seconds", "server_seconds")
+ORIGIN = ("config", "dataset", "in_order", "partition", "public", "weights", "git", "hardware")
+"""What of a record's provenance follows from its config, the images here and the environments of its rounds."""
 
 
 class _Enough(Exception):  # noqa: N818
@@ -77,6 +83,8 @@ def _verified(
         seeds = {record["seed"]: run for run, record in records.items()}
         if replay is not None and replay not in seeds:
             raise ConfigError(f"replay={replay}: {file} has the seeds {', '.join(map(str, seeds))}")
+        for run, record in records.items():
+            _refuse_own_protocols(run, record, trust)
         bundle.extractall(name)
         folders = {run: Path(name) / RUNS / run for run in records}
         for run, record in records.items():
@@ -85,14 +93,22 @@ def _verified(
             _check_rounds(run, record, folders[run], manifest.commit)
         for run, record in records.items():
             here = _check_scores(run, record, folders[run], display, overrides, trust)
-        done = ""
+        done, whole = "", False
         if replay is not None:
             run = seeds[replay]
             config = load_folder(folders[run], overrides, trust=trust)
-            done = _replay(run, records[run], config, folders[run], rounds, display)
+            done, whole = _replay(run, records[run], config, folders[run], rounds, display)
     made = origin([at] if (at := commit()) else [], here)
-    mark = "replayed" if done else "verified"
-    return Receipt(bundles.digest(file), mark, made["git"], here, made["date"], done)  # type: ignore[arg-type]
+    mark: Literal["verified", "replayed"] = "replayed" if whole else "verified"
+    return Receipt(bundles.digest(file), mark, made["git"], here, made["date"], done)
+
+
+def _refuse_own_protocols(run: str, record: Record, trust: bool) -> None:
+    """Refuse scores whose names would be imported, unless they are trusted."""
+    names = {name for scores in (record["scores"], *record["encoders"].values()) for name in scores}
+    own = [name for name in sorted(names) if OWN.fullmatch(str(protocol(name)))]
+    if own and not trust:
+        raise foreign_code(f"{run}/result.json", f"scores of {own[0]}")
 
 
 def _check_config(run: str, record: Record, config: DictConfig, manifest: Manifest) -> None:
@@ -121,7 +137,10 @@ def _check_rounds(run: str, record: Record, folder: Path, commit: str) -> None:
         raise ConfigError(f"{run}: its record is of {done} rounds, {counts}")
     for line, before in zip(lines, state["history"], strict=True):
         _refuse(f"{run}: round {before['round']}", "of rounds.jsonl is not that of its checkpoint", line, before)
-    commits = {str(each["commit"]).removesuffix("+") for each in state["environments"]}
+    environments = state["environments"]
+    if done and (not environments or environments[-1]["ranks"] != record["world_size"]):
+        raise ConfigError(f"{run}: its checkpoint does not say that its last round was made by {record['world_size']}")
+    commits = {str(each["commit"]).removesuffix("+") for each in environments}
     if commits - {commit}:
         raise ConfigError(f"{run}: its rounds are of {', '.join(sorted(commits))}, and the bundle says {commit}")
 
@@ -131,11 +150,16 @@ def _check_scores(
 ) -> str:
     """Refuse a record that does not follow from its encoder and its rounds; returns this machine's hardware."""
     with opened(folder, display, overrides, trust=trust) as finished:
+        (folder / "result.json").unlink()  # nothing of it is to be taken for ours
         evaluated = finished.evaluate(list(record["scores"]))
         here = hardware(finished.fabric.device)
     if evaluated.failed:
         name, reason = next(iter(evaluated.failed.items()))
         raise ConfigError(f"{run}: {name} cannot be measured here: {reason}")
+    if untold := [line for line in evaluated.record["deviations"] if line not in record["deviations"]]:
+        raise ConfigError(f"{run}: its record does not tell that {untold[0]}")
+    made, given = evaluated.record["provenance"], record["provenance"]
+    _refuse(run, "is not that of its config and rounds", given, {key: made[key] for key in ORIGIN if key in made})
     ours, theirs = ({**store.lasting(each), "deviations": []} for each in (evaluated.record, record))
     places = {record["provenance"]["hardware"], *(each["hardware"] for each in record["evaluated"].values())}
     _refuse(
@@ -164,12 +188,15 @@ class _Compare(Callback):
             raise _Enough
 
 
-def _replay(run: str, record: Record, config: DictConfig, folder: Path, rounds: int | None, display: Display) -> str:
-    """Trains a run again and refuses it where it departs; returns what was done, in words."""
+def _replay(
+    run: str, record: Record, config: DictConfig, folder: Path, rounds: int | None, display: Display
+) -> tuple[str, bool]:
+    """Trains a run again and refuses it where it departs; returns what was done, and whether that is all of it."""
     state = Checkpoint(folder / "checkpoint", None).load()
     if state is None:
         raise ConfigError(f"{run} has no rounds to replay")
     count = min(rounds or state["round"], state["round"])
+    whole = count == state["round"]
     target = folder.with_name(f"{folder.name}-replay")
     experiment = Experiment(merge(config, ["logger=csv"]), display, path=target)
     with experiment.open() as again:
@@ -178,14 +205,17 @@ def _replay(run: str, record: Record, config: DictConfig, folder: Path, rounds: 
         display.begin(f"{run}, again")
         with suppress(_Enough):
             again.loop.fit(None)
-        ended = again.loop.server if count == state["round"] and same else None
-    if ended is not None:
-        theirs, ours = (dict(trees.leaves(server)) for server in (state["server"], trees.move(ended, "cpu")))
+        if whole and not same:  # other bits, but scores that are near
+            scores = again.evaluate(list(record["scores"])).record["scores"]
+            _refuse(run, "is another when it is trained again", record["scores"], scores, TOLERANCE)
+        ended = trees.move(again.loop.server, "cpu")
+    if whole and same:
+        theirs, ours = (dict(trees.leaves(server)) for server in (state["server"], ended))
         if theirs.keys() != ours.keys() or not all(torch.equal(theirs[key], ours[key]) for key in theirs):
             raise ConfigError(f"{run}: its encoder is not the one that its rounds end in when they are trained again")
     how = "to the same bits" if same else f"to {TOLERANCE:.0%}, on another kind of machine"
     display.print(f"{run}: {count} of {state['round']} rounds trained again, {how}")
-    return f"{run}: {count} of {state['round']} rounds, {how}"
+    return f"{run}: {count} of {state['round']} rounds, {how}", whole
 
 
 def _refuse(where: str, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: float = 0.0) -> None:
@@ -198,4 +228,4 @@ def _refuse(where: str, what: str, theirs: Mapping[str, Any], ours: Mapping[str,
 
 def _moved(theirs: Mapping[str, Any], pairs: Iterable[tuple[str, Any]], tolerance: float) -> Iterator[generate.Moved]:
     for key, value in pairs:
-        yield from generate.moved(key, theirs.get(key), value, tolerance)
+        yield from generate.moved(key, theirs.get(key), value, tolerance, min(tolerance, ABSOLUTE))

@@ -63,7 +63,7 @@ def commit_of(version: str) -> str | None:
 def is_unchanged() -> bool:
     """Whether the code of an installed wheel is what its list of hashes says."""
     for file in metadata.files(NAME) or ():
-        if file.suffix == ".py" and file.hash is not None:
+        if file.suffix in (".py", ".yaml") and file.hash is not None:
             digest = hashlib.new(file.hash.mode, Path(str(file.locate())).read_bytes()).digest()
             if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
                 return False

@@ -103,6 +103,7 @@ def _fits(name: str, pattern: str) -> bool:
     """Whether a pattern is of a tensor, or of a module that it is in."""
     pattern = LAYER.sub("blocks.", pattern)
     if found := RANGE.search(pattern):
-        numbers = range(int(found[1]), int(found[2]) + 1)
-        return any(_fits(name, f"{pattern[: found.start()]}{n}{pattern[found.end() :]}") for n in numbers)
+        numbers = {int(n) for n in re.findall(r"\d+", name)}
+        there = sorted(n for n in numbers if int(found[1]) <= n <= int(found[2]))
+        return any(_fits(name, f"{pattern[: found.start()]}{n}{pattern[found.end() :]}") for n in there)
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")

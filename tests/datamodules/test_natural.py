@@ -181,7 +181,8 @@ class TestHeldOut:
 
     @pytest.mark.parametrize(
         ("given_", "line"),
-        [(0, "give the share of the clients"), (1.0, "in (0, 1), or a list"), (float("nan"), "held_out=nan"),
+        [(0, "give the share of the clients"), ([], "name the clients that nobody"),
+         (1.0, "in (0, 1), or a list"), (float("nan"), "held_out=nan"),
          (["c1", "C3"], "no client 'C3' (did you mean 'c3'?)"),
          (["zoe"], "'zoe': the clients are c0, c1, c2, c3, c4, ..."),
          (NAMES, "leaves none of 20 clients")],

@@ -214,10 +214,13 @@ REFUSED = [
     ("progfedssl", lora(), "ProgFedSSL needs all weights of the encoder"),
     ("lwfedssl", lora(), "LWFedSSL needs all weights of the encoder"),
     ("scaffold", PRODUCT, "Scaffold takes another or none in phase 'fit'"),
-    ("local", PRODUCT, "Local takes another or none"),
+    ("local", PRODUCT, "Local keeps some of the encoder at its clients"),
+    ("orchestra", f"{PRODUCT} objective=orchestra", "Orchestra averages target_encoder by factors"),
     ("fedavg", f"{PRODUCT} privacy.secure_aggregation=true", "does not go with privacy.secure_aggregation"),
     ("fedavg", f"{PRODUCT} compression.name=int8", "does not go with compression.name: choose average: freeze-a"),
-    ("fedavg", f"{PRODUCT} method.stays=[encoder]", "FedAvg takes another or none"),
+    ("fedavg", f"{PRODUCT} method.stays=[encoder]", "FedAvg keeps some of the encoder at its clients"),
+    ("fedavg", lora(extra=", alpha: .nan"), "alpha=nan: give a number above 0"),
+    ("fedavg", f"{lora(encoder='methods.networks.torchvision, name: swin_t')} data.image_size=32", "one is not called"),
 ]
 
 

@@ -2,16 +2,20 @@
 
 import json
 import random
+import shutil
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 
+from benchmark.api import opened
 from benchmark.configuration.compose import load
 from benchmark.configuration.identity import identity
 from benchmark.federation.checkpoint import Checkpoint
+from benchmark.tracking.progress import Display
 from leaderboards import bundles, store
 from leaderboards.bundles import MANIFEST
 from leaderboards.schema import RecordError
@@ -204,7 +208,64 @@ def a_huge_file(bundle, made, tmp_path):
     return file, f"holds {bundles.BYTES + 1:,} bytes"
 
 
+def an_own_protocol(bundle, made, tmp_path):
+    """Its name would be imported and called."""
+
+    def change(record):
+        for scores in (record["scores"], *record["encoders"].values()):
+            scores["timeit.timeit:number=1"] = {"value": 1.0}
+
+    return tampered(
+        bundle, {f"{RUN}/result.json": edited(change)}
+    ), "names code from outside the suite (scores of timeit"
+
+
+def a_deviation_left_out(bundle, made, tmp_path):
+    def in_state(state):
+        state["environments"].insert(0, {**state["environments"][0], "numerical_deviations": ["it rounds otherwise"]})
+
+    changes = {f"{RUN}/checkpoint/state.pt": restored(in_state, tmp_path)}
+    return tampered(bundle, changes), "its record does not tell that it rounds otherwise"
+
+
+def another_data_set(bundle, made, tmp_path):
+    def change(record):
+        record["provenance"]["dataset"] = "0" * 64
+
+    return tampered(bundle, {f"{RUN}/result.json": edited(change)}), "dataset is not that of its config and rounds"
+
+
+def no_environments(bundle, made, tmp_path):
+    changes = {f"{RUN}/checkpoint/state.pt": restored(lambda state: state.update(environments=[]), tmp_path)}
+    return tampered(bundle, changes), "does not say that its last round was made by 1"
+
+
+def an_encoder_of_another_machine(bundle, made, tmp_path):
+    """Made up, with its own scores, on a processor that nobody has here: its rounds end in another one."""
+    there = {"hardware": "an abacus"}
+
+    def in_state(state):
+        state["environments"] = [{**each, **there} for each in state["environments"]]
+        state["server"]["weights"] = trees.map(lambda leaf: leaf.flip(0), state["server"]["weights"])
+
+    state = restored(in_state, tmp_path)
+    folder = tmp_path / "forged"
+    shutil.copytree(made[0], folder)
+    (folder / "checkpoint/state.pt").write_bytes(state((folder / "checkpoint/state.pt").read_bytes()))
+    with opened(folder, Display(Console(quiet=True))) as run:
+        (folder / "result.json").unlink()
+        forged = run.evaluate(["knn/v1"]).record
+
+    def in_record(record):
+        record.update({key: forged[key] for key in ("scores", "encoders")})
+        record["provenance"].update(there)
+
+    changes = {f"{RUN}/checkpoint/state.pt": state, f"{RUN}/result.json": edited(in_record)}
+    return tampered(bundle, changes), "knn/v1 accuracy is another when it is trained again"
+
+
 TAMPERED = (
+    an_own_protocol, a_deviation_left_out, another_data_set, no_environments, an_encoder_of_another_machine,
     a_score, a_seed, a_config_key, the_encoder, a_missing_round, another_methods_hash, a_replayed_seed,
     an_old_record_under_a_new_commit, a_path_that_escapes, a_huge_file,
 )  # fmt: skip
@@ -213,7 +274,7 @@ TAMPERED = (
 @pytest.mark.parametrize("tamper", TAMPERED)
 def test_a_tampered_bundle_is_refused_in_one_line(tamper, bundle, made, tmp_path, refused):
     file, message = tamper(bundle, made, tmp_path)
-    replay = ("replay=0",) if tamper is a_replayed_seed else ()
+    replay = ("replay=0",) if tamper in (a_replayed_seed, an_encoder_of_another_machine) else ()
     assert message in refused("verify", str(file), *replay)
     assert not bundles.receipt(file).exists()
     assert not (tmp_path.parent / "evil.pt").exists()
@@ -232,14 +293,23 @@ def test_a_bundle_gets_onto_a_board_with_its_mark(made, bundle, call, refused, t
     code, out, err = call("verify", str(file))
     assert (code, "follows from its encoder" in out) == (0, True), err
     assert marks() == ["verified"] * 2
+    receipt = json.loads(bundles.receipt(file).read_text())
     code, out, err = call("verify", str(file), "replay=1", "rounds=1")
     assert (code, "seed1: 1 of 2 rounds trained again, to the same bits" in out) == (0, True), out + err
+    assert marks() == ["verified"] * 2  # of a part
     assert call("verify", str(file), "replay=1")[0] == 0
     assert call("board", f"collect={folder}", f"folder={tmp_path / 'board'}")[0] == 0
     assert "fedavg (replayed)" in (tmp_path / "board" / "README.md").read_text()
     (record, _) = store.collect(tmp_path / "board" / "results")
     assert record["submission"]["chosen"] == "the suite's own values"
-    file.write_bytes(bundle.read_bytes())
+    (folder / "copy.zip").write_bytes(file.read_bytes())
+    assert "has two records, one of them submitted" in refused("board", f"collect={folder}", f"folder={tmp_path}")
+    (folder / "copy.zip").unlink()
+    bundles.receipt(file).unlink()
+    file.write_bytes(bundle.read_bytes())  # another bundle of the same run
+    there = f"folder={tmp_path / 'board'}"
+    assert "a bundle does not replace it" in refused("board", f"collect={folder}", there)
+    bundles.receipt(file).write_text(json.dumps(receipt))
     assert "is of another bundle" in refused("board", f"collect={folder}", f"folder={tmp_path / 'board'}")
 
 
