@@ -9,6 +9,7 @@ from benchmark.configuration.compose import load, merge
 from benchmark.configuration.identity import differences
 from benchmark.configuration.instantiate import foreign_code, refuse_foreign_classes
 from benchmark.configuration.partitions import pin
+from benchmark.configuration.plugins import protocol
 from benchmark.errors import ConfigError
 from benchmark.experiment.initial_weights import refuse_download
 from eval.protocol import OWN
@@ -28,10 +29,13 @@ def refuse_links(folder: Path) -> None:
             raise ConfigError(f"{file} is a link out of its run folder: remove it, or add trust=true if it is yours")
 
 
-def refuse_own_protocols(config: DictConfig, file: str) -> None:
-    """ConfigError where a config that somebody else may have written names protocols from outside the suite."""
-    if own := [name for name in config.evaluation.protocols if OWN.fullmatch(name)]:
-        raise foreign_code(file, f"evaluation.protocols={own[0]}")
+def refuse_own_protocols(names: Iterable[str], file: str, key: str) -> None:
+    """ConfigError where a file that somebody else may have written names protocols from outside the suite.
+
+    key: under which it names them.
+    """
+    if own := [name for name in names if OWN.fullmatch(str(protocol(name)))]:
+        raise foreign_code(file, f"{key}={own[0]}")
 
 
 def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = False) -> DictConfig:
@@ -47,7 +51,7 @@ def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = Fals
     before = load(file)
     if not trust:
         refuse_foreign_classes(before, str(file))
-        refuse_own_protocols(before, str(file))
+        refuse_own_protocols(before.evaluation.protocols, str(file), "evaluation.protocols")
         refuse_download(before, str(file))
         refuse_links(path)
     config = merge(before, overrides)

@@ -17,11 +17,10 @@ from omegaconf import DictConfig
 from benchmark.api import opened
 from benchmark.configuration.compose import merge
 from benchmark.configuration.identity import identity
-from benchmark.configuration.instantiate import foreign_code, said
-from benchmark.configuration.plugins import protocol
+from benchmark.configuration.instantiate import said
 from benchmark.errors import ConfigError, exit_code
 from benchmark.experiment.experiment import Experiment
-from benchmark.experiment.folder import load_folder
+from benchmark.experiment.folder import load_folder, refuse_own_protocols
 from benchmark.federation.callbacks import Callback
 from benchmark.federation.checkpoint import Checkpoint
 from benchmark.submission.bundle import code_of
@@ -29,7 +28,6 @@ from benchmark.tracking.checkout import commit
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import hardware, origin
 from benchmark.tracking.record import known_at_start
-from eval.protocol import OWN
 from leaderboards import bundles, generate, store
 from leaderboards.bundles import RUNS, Manifest, Receipt
 from leaderboards.schema import Record
@@ -83,8 +81,9 @@ def _verified(
         seeds = {record["seed"]: run for run, record in records.items()}
         if replay is not None and replay not in seeds:
             raise ConfigError(f"replay={replay}: {file} has the seeds {', '.join(map(str, seeds))}")
-        for run, record in records.items():
-            _refuse_own_protocols(run, record, trust)
+        for run, record in records.items() if not trust else ():
+            names = {name for scores in (record["scores"], *record["encoders"].values()) for name in scores}
+            refuse_own_protocols(sorted(names), f"{run}/result.json", "scores")
         bundle.extractall(name)
         folders = {run: Path(name) / RUNS / run for run in records}
         for run, record in records.items():
@@ -101,14 +100,6 @@ def _verified(
     made = origin([at] if (at := commit()) else [], here)
     mark: Literal["verified", "replayed"] = "replayed" if whole else "verified"
     return Receipt(bundles.digest(file), mark, made["git"], here, made["date"], done)
-
-
-def _refuse_own_protocols(run: str, record: Record, trust: bool) -> None:
-    """Refuse scores whose names would be imported, unless they are trusted."""
-    names = {name for scores in (record["scores"], *record["encoders"].values()) for name in scores}
-    own = [name for name in sorted(names) if OWN.fullmatch(str(protocol(name)))]
-    if own and not trust:
-        raise foreign_code(f"{run}/result.json", f"scores of {own[0]}")
 
 
 def _check_config(run: str, record: Record, config: DictConfig, manifest: Manifest) -> None:

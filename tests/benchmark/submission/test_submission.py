@@ -215,9 +215,7 @@ def an_own_protocol(bundle, made, tmp_path):
         for scores in (record["scores"], *record["encoders"].values()):
             scores["timeit.timeit:number=1"] = {"value": 1.0}
 
-    return tampered(
-        bundle, {f"{RUN}/result.json": edited(change)}
-    ), "names code from outside the suite (scores of timeit"
+    return tampered(bundle, {f"{RUN}/result.json": edited(change)}), "names code from outside the suite (scores=timeit"
 
 
 def a_deviation_left_out(bundle, made, tmp_path):
