@@ -19,7 +19,7 @@ Decisions
 
 import copy
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from torchvision.models import VisionTransformer
 from benchmark.configuration.instantiate import check
 from benchmark.configuration.keys import nearest
 from benchmark.errors import ConfigError
-from benchmark.federation.low_rank import Factors
+from benchmark.federation.low_rank import Factors, adapted
 from methods.core.freezing import freeze_tensor
 from methods.networks import Encoder
 from methods.networks.transformers import join_attention, split_attention
@@ -103,7 +103,7 @@ def adapt(encoder: nn.Module, section: Any, where: str) -> None:
         raise ConfigError(f"{where}: {str(error).splitlines()[0]}") from error
     encoder.trained_adapter = chosen  # type: ignore[assignment]
     trains = {id(parameter) for parameter in encoder.parameters() if parameter.requires_grad}
-    bases = [layer.base_layer for _, layer in _layers(encoder)] if chosen.average == "product" else []
+    bases = [layer.base_layer for _, layer in adapted(encoder)] if chosen.average == "product" else []
     for at, owner in encoder.named_modules():
         for key, tensor in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False)):
             first = chosen.average == "freeze-a" and ".lora_A" in at
@@ -143,12 +143,12 @@ def factors(encoder: nn.Module) -> list[Factors]:
         base, a, b = (("encoder", f"{name}.{of}.weight") for of in ("base_layer", "lora_A.default", "lora_B.default"))
         return Factors(base, a, b, layer.scaling["default"])
 
-    return [paths(name, layer) for name, layer in _layers(encoder)]
+    return [paths(name, layer) for name, layer in adapted(encoder)]
 
 
 def merge(encoder: nn.Module) -> None:
     """Adds an adapter to the weights of the layers it is for: the encoder is as it was built, and has no adapter."""
-    for name, layer in list(_layers(encoder)):
+    for name, layer in list(adapted(encoder)):
         layer.merge()
         encoder.set_submodule(name, layer.get_base_layer())
     network = _network(encoder)
@@ -180,11 +180,6 @@ def write(encoder: nn.Module, folder: Path, file: Path) -> None:
 def _network(encoder: nn.Module) -> nn.Module:
     """What an adapter's names are those of: the backbone, where there is one."""
     return encoder.backbone if isinstance(encoder, Encoder) else encoder
-
-
-def _layers(encoder: nn.Module) -> Iterator[tuple[str, Any]]:
-    """(name, layer) of the layers with an adapter."""
-    return (each for each in encoder.named_modules() if hasattr(each[1], "adapter_layer_names"))
 
 
 def _check_targets(network: nn.Module, chosen: Adapter, where: str) -> None:

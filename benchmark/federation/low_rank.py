@@ -10,9 +10,9 @@ Decisions
 - The server has to read each client's factors: clip, noise, compression and masks are refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -79,8 +79,9 @@ class ProductAverage(Stage):
         return trees.overlay(weights, moved)
 
 
-def _has_adapter(module: nn.Module) -> bool:
-    return any(hasattr(layer, "adapter_layer_names") for layer in module.modules())
+def adapted(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """(name, layer) of the layers with an adapter of peft."""
+    return (each for each in module.named_modules() if hasattr(each[1], "adapter_layer_names"))
 
 
 def check_product(method: FederatedMethod, rounds: int, others: Sequence[str]) -> None:
@@ -91,7 +92,7 @@ def check_product(method: FederatedMethod, rounds: int, others: Sequence[str]) -
     key, name = "encoder.adapter.average=product", type(method).__name__
     if others:
         raise MethodError(f"{key} does not go with {others[0]}: choose average: freeze-a, whose mean is exact as well")
-    twice = [part for part in method.travelling if part != "encoder" and _has_adapter(method.part(part))]
+    twice = [part for part in method.travelling if part != "encoder" and any(adapted(method.part(part)))]
     if twice or "encoder" in method.staying:
         what = f"averages {twice[0]} by factors" if twice else "keeps some of the encoder at its clients"
         raise MethodError(f"{key} is of the encoder that all clients are sent, and {name} {what}: choose freeze-a")
