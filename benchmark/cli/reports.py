@@ -163,17 +163,13 @@ def privacy(words: list[str], session: Session) -> None:
     from leaderboards import generate, store
     from leaderboards.pages import privacy
 
-    names, overrides = split(words)
     folder, guide = Path("leaderboards"), Path("docs", "reference", "privacy-sheet.md")
-    if overrides and not names:
-        raise ConfigError(f"of which method? usage: python -m benchmark privacy METHOD {' '.join(overrides)}")
+    names, overrides = _of_sheet(words, "privacy", guide)
     if scenarios := [name for name in names if name in available("scenario")]:
         settings = f"{privacy_sheet.ENCODER} and {privacy_sheet.IMAGES:,} images a client"
         raise ConfigError(
             f"{scenarios[0]} is a scenario, and a sheet is of a method alone, with {settings}: leave it out"
         )
-    if not names and not guide.is_file():
-        raise ConfigError(f"no {guide} to write the sheet into: run this from a checkout, or name a method")
     enable_garbage_collection()
     with session.display() as display:
         methods = privacy_sheet.record(names or available("method"), display, overrides)
@@ -194,12 +190,8 @@ def costs(words: list[str], session: Session) -> None:
     from leaderboards import generate, store
     from leaderboards.pages.costs import table
 
-    names, overrides = split(words)
     folder, page = Path("leaderboards"), Path("docs", "reference", "cost-sheet.md")
-    if overrides and not names:
-        raise ConfigError(f"of which method? usage: python -m benchmark costs METHOD {' '.join(overrides)}")
-    if not names and not page.is_file():
-        raise ConfigError(f"no {page} to write the sheet into: run this from a checkout, or name a method")
+    names, overrides = _of_sheet(words, "costs", page)
     enable_garbage_collection()
     with session.display() as display:
         lines = cost_sheet.record(names or available("method"), display, overrides)
@@ -209,6 +201,16 @@ def costs(words: list[str], session: Session) -> None:
     cost_sheet.write(lines)
     generate.write(store.collect(folder / "results"), folder, Path("docs"))
     session.console.print(f"{count(len(lines), 'line')} in {folder / cost_sheet.SHEET} and {page}", highlight=False)
+
+
+def _of_sheet(words: list[str], command: str, page: Path) -> tuple[list[str], list[str]]:
+    """Names and overrides of a sheet's command; ConfigError: overrides of no method, or no page for all methods."""
+    names, overrides = split(words)
+    if overrides and not names:
+        raise ConfigError(f"of which method? usage: python -m benchmark {command} METHOD {' '.join(overrides)}")
+    if not names and not page.is_file():
+        raise ConfigError(f"no {page} to write the sheet into: run this from a checkout, or name a method")
+    return names, overrides
 
 
 def publish(words: list[str], session: Session) -> None:
