@@ -1,5 +1,6 @@
 """Optimisers and schedules, beside lightly's and torch's."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,6 +52,14 @@ def _factors(**schedule: Any) -> list[float]:
     return [factory.schedule(config)(step / STEPS) for step in range(STEPS)]
 
 
+def _lightly(warm_up: int) -> Callable[[int], float]:
+    """Step -> factor of the rate by lightly, after so many steps of warm-up."""
+    from lightly.utils.scheduler import CosineWarmupScheduler
+
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    return CosineWarmupScheduler(optimizer, warmup_epochs=warm_up, max_epochs=STEPS + 1, end_value=0.0).scale_lr
+
+
 @case(
     "lightly.utils.scheduler.CosineWarmupScheduler",
     factory.schedule,
@@ -61,11 +70,7 @@ def _factors(**schedule: Any) -> list[float]:
 )
 def cosine_schedule() -> tuple[Any, Any]:
     """Cosine schedule of the learning rate."""
-    from lightly.utils.scheduler import CosineWarmupScheduler
-
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = CosineWarmupScheduler(optimizer, warmup_epochs=0, max_epochs=STEPS + 1, end_value=0.0)
-    return torch.tensor(_factors(name="cosine")), torch.tensor([scheduler.scale_lr(step) for step in range(STEPS)])
+    return torch.tensor(_factors(name="cosine")), torch.tensor(list(map(_lightly(0), range(STEPS))))
 
 
 @case(
@@ -78,11 +83,7 @@ def cosine_schedule() -> tuple[Any, Any]:
 )
 def warm_up() -> tuple[Any, Any]:
     """Linear warm-up before the cosine."""
-    from lightly.utils.scheduler import CosineWarmupScheduler
-
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = CosineWarmupScheduler(optimizer, warmup_epochs=5, max_epochs=STEPS + 1, end_value=0.0)
-    theirs = [0.0, *(scheduler.scale_lr(step) for step in range(4)), *(scheduler.scale_lr(k) for k in range(5, STEPS))]
+    theirs = [0.0, *map(_lightly(5), [*range(4), *range(5, STEPS)])]
     return torch.tensor(_factors(name="cosine", warmup=5 / STEPS)), torch.tensor(theirs)
 
 

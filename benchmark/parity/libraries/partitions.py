@@ -1,5 +1,6 @@
 """Division of a data set over clients, beside flwr-datasets'."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -54,6 +55,13 @@ def largest_share(parts: list[np.ndarray]) -> float:
     return counted.max() / max(1, counted.sum())
 
 
+def _measured(of: Callable[[list[np.ndarray]], float]) -> tuple[list[float], list[float]]:
+    """A number of each Dirichlet draw, ours and theirs."""
+    ours = [partition.dirichlet(LABELS, CLIENTS, alpha=0.5, seed=seed) for seed in range(DRAWS)]
+    theirs = _dirichlet(alpha=0.5, min_partition_size=0)
+    return list(map(of, ours)), list(map(of, theirs))
+
+
 @case(
     "flwr_datasets.partitioner.DirichletPartitioner",
     partition.dirichlet,
@@ -66,9 +74,7 @@ def largest_share(parts: list[np.ndarray]) -> float:
 )
 def dirichlet() -> tuple[Any, Any]:
     """Dirichlet draw of each class over clients, sizes."""
-    ours = [partition.dirichlet(LABELS, CLIENTS, alpha=0.5, seed=seed) for seed in range(DRAWS)]
-    theirs = _dirichlet(alpha=0.5, min_partition_size=0)
-    return [len(parts[0]) for parts in ours], [len(parts[0]) for parts in theirs]
+    return _measured(lambda parts: len(parts[0]))
 
 
 @case(
@@ -82,9 +88,7 @@ def dirichlet() -> tuple[Any, Any]:
 )
 def dirichlet_classes() -> tuple[Any, Any]:
     """Dirichlet draw of each class over clients, classes."""
-    ours = [partition.dirichlet(LABELS, CLIENTS, alpha=0.5, seed=seed) for seed in range(DRAWS)]
-    theirs = _dirichlet(alpha=0.5, min_partition_size=0)
-    return list(map(largest_share, ours)), list(map(largest_share, theirs))
+    return _measured(largest_share)
 
 
 @case(
