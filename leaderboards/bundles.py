@@ -190,6 +190,6 @@ def record(file: Path, bundle: zipfile.ZipFile, run: str) -> Record:
     return content
 
 
-def least(group: Sequence[Record]) -> str:
+def lowest_mark(group: Sequence[Record]) -> str:
     """The mark of a row: the least of its submitted records; "" where none was submitted."""
     return min((each["submission"]["mark"] for each in group if "submission" in each), key=MARKS.index, default="")

@@ -17,7 +17,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from leaderboards.bundles import least
+from leaderboards.bundles import lowest_mark
 from leaderboards.encoders import count, shown
 from leaderboards.schema import Record, RecordError
 from leaderboards.significance import FEWEST_SEEDS, Fit, fit
@@ -331,5 +331,5 @@ def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) ->
         flops=counted("flops"),
         memory=counted("memory"),
         idle=bool(activity) and all(each.mean < each.bound for each in activity.values()),
-        submission=least(group),
+        submission=lowest_mark(group),
     )

@@ -170,7 +170,7 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         NotRequired[
             _object(
                 flops=_field(Number, "Operations of a client in a round: all its visits, mean over rounds."),
-                flops_most=_field(Number, "The same of the round that has most."),
+                flops_max=_field(Number, "The same of the round that has most."),
                 memory=_field(Count, "Bytes at a client at most at once: networks, optimiser, a step's tensors."),
                 parts=_field(dict[str, Count], "The largest parts of these bytes; gradients and activations overlap."),
                 phases=_field(dict[str, dict[str, Number]], "By phase: operations and memory of a visit."),

@@ -45,7 +45,7 @@ def line(name: str, encoder: str, overrides: Sequence[str]) -> Line:
     config = compose(scenario, name, overrides)
     images = IMAGES // config.partition.clients
     counted = costs(config, images)
-    fields = {key: counted[key] for key in ("flops", "flops_most", "memory", "kept", "up", "down")} | counted["parts"]
+    fields = {key: counted[key] for key in ("flops", "flops_max", "memory", "kept", "up", "down")} | counted["parts"]
     single = {"up": 0, "down": 0} if config.partition.clients == 1 else {}  # it exchanges nothing
     where = {"scenario": scenario, "images": images, "batch": config.training.batch_size}
     return Line(config.row, encoder, **where, **fields | single)

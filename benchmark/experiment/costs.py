@@ -258,7 +258,7 @@ def summary(costs: Sequence[RoundCost], images: int) -> dict[str, Any]:
     of_phase = {name: [phases[name] for phases in rounds if name in phases] for name in names}
     return {
         "flops": fmean(each),
-        "flops_most": max(each),
+        "flops_max": max(each),
         "memory": highest.memory,
         "parts": {key: value for key, value in asdict(highest).items() if key not in ("flops", "memory")},
         "phases": {

@@ -29,7 +29,7 @@ class Line:
     """What a client pays under one method over one encoder.
 
     scenario: of its setting. images: of the client; batch: of its training. flops: operations of a round, their mean;
-    flops_most: in the round that has most. memory: bytes at most at once; weights, gradients, optimizer, activations:
+    flops_max: in the round that has most. memory: bytes at most at once; weights, gradients, optimizer, activations:
     their largest parts. kept: bytes that stay between rounds. up, down: bytes of a round's messages, their mean.
     """
 
@@ -39,7 +39,7 @@ class Line:
     images: int
     batch: int
     flops: float
-    flops_most: float
+    flops_max: float
     memory: int
     weights: int
     gradients: int
@@ -80,7 +80,7 @@ def table(lines: Iterable[Line]) -> Table:
 
 def cells(line: Line) -> tuple[str, ...]:
     """A line as text, by column."""
-    mean, most = (three_digits(each / 1e9) for each in (line.flops, line.flops_most))
+    mean, most = (three_digits(each / 1e9) for each in (line.flops, line.flops_max))
     sizes = (line.memory, line.weights, line.gradients, line.optimizer, line.activations, line.kept, line.up, line.down)
     flops = mean if mean == most else f"{mean} (at most {most})"
     counts = (f"{line.images:,}", f"{line.batch:,}")

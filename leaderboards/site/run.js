@@ -148,8 +148,8 @@ function facts(run) {
 }
 
 // What a client of the mean size pays.
-function counted({ flops, flops_most, memory, kept, images }) {
-  const most = flops_most > flops ? ` (at most ${digits(flops_most / 1e9)})` : "";
+function counted({ flops, flops_max, memory, kept, images }) {
+  const most = flops_max > flops ? ` (at most ${digits(flops_max / 1e9)})` : "";
   const each = `a client of ${images.toLocaleString("en")} images`;
   return `${digits(flops / 1e9)} GFLOP a round${most}, ${bytes(memory)} of memory, keeps ${bytes(kept)}: ${each}`;
 }

@@ -86,7 +86,7 @@ def test_scores_by_client_have_columns_where_a_row_has_any():
 
 def test_what_was_counted_has_columns_and_is_a_mean_over_the_seeds_that_have_it():
     assert "GFLOP" not in markdown(RECORDS)
-    each = {"parts": {}, "phases": {}, "kept": 0, "images": 20, "flops_most": 2e9}
+    each = {"parts": {}, "phases": {}, "kept": 0, "images": 20, "flops_max": 2e9}
     counted = [record("a", seed, 50.0, costs={**each, "flops": 1e9 * seed, "memory": 2_000_000}) for seed in (1, 2)]
     page = markdown([*counted, record("a", 3, 50.0), record("b", 1, 40.0)])
     assert "| GFLOP of a client, a round | memory of a client |" in page
