@@ -78,7 +78,7 @@ def of_every_class(labels: np.ndarray, fraction: float, *, seed: int) -> np.ndar
     4
     """
     rng = np.random.default_rng([seed, 2])
-    return _join([rng.permutation(rows)[: max(1, round(fraction * len(rows)))] for rows in _by_class(labels)])
+    return _join([rng.permutation(rows)[: max(1, round(fraction * len(rows)))] for rows in by_class(labels)])
 
 
 def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
@@ -104,7 +104,7 @@ def dirichlet(labels: np.ndarray, num_clients: int, *, alpha: float, min_size: i
     """
 
     def draw(rng: np.random.Generator, members: Partition) -> np.ndarray:
-        probabilities = np.exp(_log_dirichlet(rng, alpha, len(members), num_clients))
+        probabilities = np.exp(log_dirichlet(rng, alpha, len(members), num_clients))
         return np.stack([_cut(row, len(rows)) for row, rows in zip(probabilities, members, strict=True)])
 
     return _redraw(draw, labels, num_clients, alpha, min_size, seed)
@@ -123,7 +123,7 @@ def dirichlet_min(labels: np.ndarray, num_clients: int, *, alpha: float, min_siz
 
     def draw(rng: np.random.Generator, members: Partition) -> np.ndarray:
         counts = np.zeros((len(members), num_clients), dtype=np.int64)
-        for row, log_p in enumerate(_log_dirichlet(rng, alpha, len(members), num_clients)):
+        for row, log_p in enumerate(log_dirichlet(rng, alpha, len(members), num_clients)):
             full = counts.sum(axis=0) >= len(labels) / num_clients
             # in logarithms, so that open clients whose probabilities would all round to 0 still divide the class
             log_p = np.where(full, -np.inf, log_p)
@@ -168,19 +168,24 @@ def dirichlet_balanced(labels: np.ndarray, num_clients: int, *, alpha: float, se
     [18, 18, 18, 18, 17]
     """
     members = _check(labels, num_clients, alpha)
-    log_p = _log_dirichlet(np.random.default_rng(seed), alpha, len(members), num_clients)
+    log_p = log_dirichlet(np.random.default_rng(seed), alpha, len(members), num_clients)
     return _assign(members, balanced_counts(log_p, np.array(list(map(len, members)))))
 
 
-def balanced_counts(log_p: np.ndarray, class_sizes: np.ndarray) -> np.ndarray:
-    """Counts `[C, K]` of `dirichlet_balanced` from drawn log-probabilities `log_p: [C, K]` and `class_sizes: [C]`."""
+def balanced_counts(log_p: np.ndarray, class_sizes: np.ndarray, client_sizes: np.ndarray | None = None) -> np.ndarray:
+    """Counts `[C, K]` of `dirichlet_balanced` from drawn log-probabilities `log_p: [C, K]` and `class_sizes: [C]`.
+
+    client_sizes: `[K]`, of the same sum, which no client's counts then exceed; None: equal ones.
+    """
     log_sizes = np.log(class_sizes)[:, None]
-    client_size = np.log(class_sizes.sum() / log_p.shape[1])
+    client_size = np.log(class_sizes.sum() / log_p.shape[1] if client_sizes is None else client_sizes)
     log_counts = log_p + log_sizes
     for _ in range(NORMALISATIONS // 2):
         # in logarithms: at alpha 0.001 most entries are below the smallest float, and 0/0 would spread over the matrix
         log_counts = log_counts + client_size - np.logaddexp.reduce(log_counts, axis=0, keepdims=True)
         log_counts = log_counts + log_sizes - np.logaddexp.reduce(log_counts, axis=1, keepdims=True)
+    if client_sizes is not None:  # where 100 normalisations do not converge, a client's counts may sum to more
+        log_counts = log_counts + np.minimum(0, client_size - np.logaddexp.reduce(log_counts, axis=0, keepdims=True))
     # the margin keeps a count of exactly n examples from being rounded down to n - 1
     return np.floor(np.exp(log_counts) * (1 + 1e-12)).astype(np.int64)
 
@@ -304,23 +309,23 @@ def _refuse_min_size(min_size: int, num_clients: int, examples: int) -> None:
 
 
 def _check(labels: np.ndarray, num_clients: int, alpha: float = 1.0) -> list[np.ndarray]:
-    """Check the arguments of a rule; return `_by_class`."""
+    """Check the arguments of a rule; return `by_class`."""
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise PartitionError(f"labels are {labels.dtype} of shape {labels.shape}; a partition needs integers [N]")
     if not 1 <= num_clients <= len(labels):
         raise PartitionError(f"{num_clients} clients for {len(labels)} examples: give 1 to {len(labels)} clients")
     if not 0 < alpha < math.inf:
         raise PartitionError(f"alpha={alpha}: the Dirichlet concentration is a positive, finite number")
-    return _by_class(labels)
+    return by_class(labels)
 
 
-def _by_class(labels: np.ndarray) -> list[np.ndarray]:
+def by_class(labels: np.ndarray) -> list[np.ndarray]:
     """The indices of each class, in file order."""
     sizes = np.unique(labels, return_counts=True)[1]
     return np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
 
 
-def _log_dirichlet(rng: np.random.Generator, alpha: float, rows: int, num_clients: int) -> np.ndarray:
+def log_dirichlet(rng: np.random.Generator, alpha: float, rows: int, num_clients: int) -> np.ndarray:
     """Logarithms `[rows, K]` of draws of Dir(alpha), finite where the draws themselves round to 0.
 
     A Dirichlet draw is normalised gammas, and Gamma(alpha) is Gamma(alpha + 1) U^(1/alpha) with U uniform.

@@ -91,5 +91,5 @@ def test_a_tuned_value_is_the_best_of_its_scores(file):
         key, _, value = override.partition("=")
         assert OmegaConf.select(config, key) == float(value)
     if "seeds" in tuned:
-        assert (tuned["seeds"], len(tuned["tried"])) == (rule().seeds, rule().trials)
+        assert (tuned["seeds"], len(tuned["tried"])) == ((own := rule(tuned["scenario"])).seeds, own.trials)
     assert not any(trial["evaluated"]["dirty"] for trial in scored)

@@ -86,7 +86,7 @@ def search(options: dict[str, Any], overrides: list[str], session: Session) -> N
     from benchmark.configuration import tuned
 
     _check(options, [])
-    rule = tuned.rule()
+    rule = tuned.rule(str(options["suite"]))
     if any(word.partition("=")[0] in ("seed", "seeds") for word in overrides):
         raise ConfigError(f"seeds=: the tuning rule has the seeds, {rule.seeds}, for every row: leave it out")
     check_placement(overrides, SEARCH_KEYS, "the tuning rule sets what is searched, for every row alike")

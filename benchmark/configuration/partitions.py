@@ -101,8 +101,8 @@ BY_SIZE = ("iid", "linear", "square", "exponential", "lognormal")
 RULES = (*BY_SIZE, "dirichlet", "dirichlet_min", "dirichlet_balanced", "classes", "blocks")
 """Functions of `datamodules.partition`."""
 NATURAL: dict[str, dict[str, Any]] = {
-    "folders": {"min_size": int},
-    "file": {"path": str, "partial": bool, "min_size": int, "path_sha256": str},
+    "folders": {"min_size": int, "twin": str | float},
+    "file": {"path": str, "partial": bool, "min_size": int, "path_sha256": str, "twin": str | float},
 }
 """Partitions by clients that the data or a file name, and their parameters; `clients` draws some of them."""
 

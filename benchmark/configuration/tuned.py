@@ -37,9 +37,10 @@ class Rule:
 
 
 @cache
-def rule() -> Rule:
-    """The shipped rule."""
-    return Rule(**read_yaml(SHIPPED / "tuning.yaml"))
+def rule(suite: str = "") -> Rule:
+    """The shipped rule, with what it has of its own for a suite."""
+    content = read_yaml(SHIPPED / "tuning.yaml")
+    return Rule(**content | content.pop("suites").get(suite, {}))
 
 
 class Constant(NamedTuple):

@@ -1,5 +1,6 @@
 """Natural clients of a run: those that the data, a file or a user's function name, and which of them take part."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from datamodules.natural import NamedPartition
 from datamodules.partition import refuse_small
 from datamodules.signatures import signature_of
 from datamodules.sources import HELD_OUT, Source
+from datamodules.twin import redealt
 
 
 class HeldOut(NamedTuple):
@@ -84,6 +86,7 @@ def natural_clients(
     """
     section = dict(section)
     takes = _takes(section)
+    alpha = None if section.get("class") else _twin(section, images)
     count = section.pop("clients", None)
     min_size = None if "min_size" in takes else section.pop("min_size", None)  # a function may have its own
     check({"min_size": min_size}, {"min_size": int | None}, "partition", "a partition")
@@ -103,9 +106,24 @@ def natural_clients(
     ids = _named_ids(config)
     if images.rows is not None:
         held = _without_too_limited(held, ids)
+    if alpha is not None:
+        way = "at random" if alpha == math.inf else f"Dir({alpha:g})"
+        parts, notes = redealt(images.train.labels, held.parts, alpha, seed=seed), held.notes
+        held = held._replace(parts=parts, notes=(*notes, f"images are dealt anew to clients of these sizes: {way}"))
     way = ", or set partition.min_size=2 to leave such clients out"
     refuse_small(held.parts, held.names, f"give it more images{'' if min_size or 'min_size' in takes else way}")
     return _with_ids(held, ids)
+
+
+def _twin(section: dict[str, Any], images: Source) -> float | None:
+    """Takes `twin` out of a section: the concentration, infinite for `iid`; None: the clients have their own images."""
+    twin = section.pop("twin", None)
+    if twin in (None, "iid"):
+        return None if twin is None else math.inf
+    check({"twin": twin}, {"twin": float}, "partition", "a partition")
+    if not images.labelled:
+        raise ConfigError(f"partition.twin={twin} deals by label, and {images.name} has none: choose iid")
+    return float(twin)
 
 
 def _takes(section: Mapping[str, Any]) -> Mapping[str, Any]:

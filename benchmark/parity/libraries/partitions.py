@@ -67,7 +67,7 @@ def _measured(of: Callable[[list[np.ndarray]], float]) -> tuple[list[float], lis
     partition.dirichlet,
     " - rng.standard_exponential(shape) / alpha",
     "",
-    within=partition._log_dirichlet,
+    within=partition.log_dirichlet,
     tolerance=ALIKE,
     measure=distance,
     note=BY_TEST.format("the first client's size"),
