@@ -107,9 +107,9 @@ def natural_clients(
     if images.rows is not None:
         held = _without_too_limited(held, ids)
     if alpha is not None:
-        way = "at random" if alpha == math.inf else f"Dir({alpha:g})"
+        how = "at random" if alpha == math.inf else f"Dir({alpha:g})"
         parts, notes = redealt(images.train.labels, held.parts, alpha, seed=seed), held.notes
-        held = held._replace(parts=parts, notes=(*notes, f"images are dealt anew to clients of these sizes: {way}"))
+        held = held._replace(parts=parts, notes=(*notes, f"images are dealt anew to clients of these sizes: {how}"))
     way = ", or set partition.min_size=2 to leave such clients out"
     refuse_small(held.parts, held.names, f"give it more images{'' if min_size or 'min_size' in takes else way}")
     return _with_ids(held, ids)
@@ -120,7 +120,8 @@ def _twin(section: dict[str, Any], images: Source) -> float | None:
     twin = section.pop("twin", None)
     if twin in (None, "iid"):
         return None if twin is None else math.inf
-    check({"twin": twin}, {"twin": float}, "partition", "a partition")
+    if not isinstance(twin, int | float) or isinstance(twin, bool):
+        raise ConfigError(f"partition.twin={twin}: give iid, or the concentration of Dirichlet draws")
     if not images.labelled:
         raise ConfigError(f"partition.twin={twin} deals by label, and {images.name} has none: choose iid")
     return float(twin)

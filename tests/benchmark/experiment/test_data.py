@@ -153,13 +153,26 @@ class TestHeldOut:
         [(("partition.held_out=0.1",), r"partition\.held_out: data set synthetic names no clients"),
          (("data.name=domains", "data.options={}", "partition.held_out=many"),
           r"partition\.held_out='many': a partition takes a number or a list, each a text or a whole number or null"),
-         (("data.name=domains", "data.options={}", "partition.held_out=[anna]"), "no client 'anna': the clients")],
+         (("data.name=domains", "data.options={}", "partition.held_out=[anna]"), "no client 'anna': the clients"),
+         (("data.name=domains", "data.options={}", "partition.name=folders", "partition.twin=random"),
+          "partition.twin=random: give iid, or the concentration of Dirichlet draws")],
     )  # fmt: skip
     def test_what_cannot_be_meant_is_one_line(self, words, line):
         given = config(*words)
         with pytest.raises((ConfigError, PartitionError), match=line) as error:
             data.clients_of(given, data.source(given))
         assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize("twin", ["iid", "0.1"])
+    def test_a_twin_has_the_clients_and_the_images_of_the_natural_federation(self, twin):
+        words = (*self.DOMAINS, "partition.name=folders", "partition.clients=6")
+        natural, dealt = (data.clients_of(given := config(*words, *own), data.source(given))
+                          for own in ((), (f"partition.twin={twin}",)))  # fmt: skip
+        assert (dealt.names, dealt.held_out.tolist()) == (natural.names, natural.held_out.tolist())
+        assert list(map(len, dealt.parts)) == list(map(len, natural.parts))
+        assert sorted(np.concatenate(dealt.parts)) == sorted(np.concatenate(natural.parts))
+        assert not any(map(np.array_equal, dealt.parts, natural.parts))
+        assert any(note.startswith("images are dealt anew to clients of these sizes: ") for note in dealt.notes)
 
     def test_those_of_a_function_are_held_out_whatever_arguments_it_has(self):
         words = (f"partition.class={__name__}.in_turn", "partition.min_size=2", "partition.clients=null")
