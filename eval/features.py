@@ -79,8 +79,8 @@ class Features:
         return (unheld if not unheld.all() else torch.zeros_like(unheld)).nonzero()[:, 0]
 
     @cached_property
-    def predictions(self) -> dict[tuple[Any, bytes], tuple[Tensor, Tensor]]:
-        """What probes of these rows predict, kept by `eval.linear.linear_predictions` for protocols that share one."""
+    def computed(self) -> dict[Any, Any]:
+        """What a protocol has computed of these rows and others compute too: a probe's predictions, neighbours."""
         return {}
 
     def __post_init__(self) -> None:

@@ -199,14 +199,14 @@ def linear_predictions(
     `Features`, and the generator is left as its training left it.
     """
     x, y, key = features.train_x, features.train_y, (probe, generator.get_state().numpy().tobytes())
-    if embed is None and key in features.predictions:
-        predicted, state = features.predictions[key]
+    if embed is None and key in features.computed:
+        predicted, state = features.computed[key]
         generator.set_state(state)
         return predicted
     classifier = fit_linear(x, y, features.num_classes, probe, generator, embed=embed, on_progress=on_progress)
     predicted = _predict(features.test_x, *classifier)
     if embed is None:
-        features.predictions[key] = predicted, generator.get_state()
+        features.computed[key] = predicted, generator.get_state()
     return predicted
 
 
