@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,6 +77,11 @@ class Features:
         """Sorted training rows that no client holds, `[n]` int64; none where the clients are unknown."""
         unheld = self.train_clients < 0
         return (unheld if not unheld.all() else torch.zeros_like(unheld)).nonzero()[:, 0]
+
+    @cached_property
+    def computed(self) -> dict[Any, Any]:
+        """What a protocol has computed of these rows and others compute too: a probe's predictions, neighbours."""
+        return {}
 
     def __post_init__(self) -> None:
         if (self.view_a is None) != (self.view_b is None):

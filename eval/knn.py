@@ -97,11 +97,16 @@ def knn(
 def knn_by_k(
     features: Features, ks: Sequence[int], temperature: float, note: Note = ignore, data: str = ""
 ) -> dict[str, float]:
-    """As `knn` for several k with one search: "accuracy_k10" and so on; a k above the size of the bank is left out."""
+    """As `knn` for several k with one search: "accuracy_k10" and so on; a k above the size of the bank is left out.
+
+    One search for each `Features`: protocols whose largest k is the same share it.
+    """
     ks = [k for k in ks if k <= len(features.train_x)]
     if not ks:
         return {}
     note(crowded(max(ks), len(features.train_x), data))
-    nearest = neighbours(features.train_x, features.train_y, features.test_x, max(ks))
-    votes = {k: vote(*nearest, features.num_classes, k, temperature) for k in ks}
+    key = ("neighbours", max(ks))
+    if key not in features.computed:
+        features.computed[key] = neighbours(features.train_x, features.train_y, features.test_x, max(ks))
+    votes = {k: vote(*features.computed[key], features.num_classes, k, temperature) for k in ks}
     return {f"accuracy_k{k}": accuracy(predicted, features.test_y) for k, predicted in votes.items()}

@@ -38,7 +38,8 @@ class Protocol:
         uses_labels: whether it needs the labels of the data set that the encoder is evaluated on.
         uses_views: whether it reads the two views of `Features`, which it requires only where `requires` has them.
         long: whether it takes a paper's number of passes through the encoder, or of steps.
-        draws_of: id of the protocol whose random numbers it draws, so that both train the same probe; "": its own.
+        draws_of: id of the protocol whose random numbers it draws, so that both share one probe, trained once; "": its
+            own.
         replaced_by: id of the version to take instead; a replaced protocol is in no group of protocols.
     """
 

@@ -67,6 +67,7 @@ def _probes(features: Features, strength: float) -> dict[str, Callable[[], float
     """Functions that return the seconds of each probe, those of loaders for all their epochs."""
 
     def run(protocol: str) -> None:
+        features.computed.clear()
         PROTOCOLS[protocol].run(Subject(features=features), torch.Generator().manual_seed(0))
 
     return {
@@ -119,6 +120,7 @@ def _thread_contenders() -> dict[str, Callable[[], float]]:
 
     def run(shared_step: float, busy: bool) -> float:
         """shared_step: see `eval.linear.SHARED_STEP`."""
+        features.computed.clear()
         before, linear.SHARED_STEP = linear.SHARED_STEP, shared_step
         try:
             with busy_cores() if busy else nullcontext():

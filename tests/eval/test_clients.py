@@ -8,14 +8,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eval import linear
 from eval.clients import SHOWN, by_client, gini, served, summary
 from eval.features import Features
 from eval.inputs import Subject
-from eval.linear import Probe, linear_probe
+from eval.linear import Probe, fit_linear, linear_probe
 from eval.protocol import evaluate
 from tests.eval.conftest import seeded
 
 PROBE = Probe(optimizer="adam", lr=0.01, epochs=200, batch_size=32)
+
+
+def streams(protocol: str) -> torch.Generator:
+    """A generator for each protocol."""
+    return seeded(zlib.crc32(protocol.encode()))
 
 
 def subject(clients: list[int], names: tuple[str, ...]) -> Subject:
@@ -53,9 +59,6 @@ def test_the_probe_is_that_of_the_linear_probe_split_by_client(sizes, seed):
     y, test_y = (torch.randint(3, (len(each),), generator=generator) for each in (x, test_x))
     features = Features(train_x=x, train_y=y, test_x=test_x, test_y=test_y, num_classes=3, test_clients=owners)
     one = Subject(features=features, client_names=[f"c{client}" for client in range(len(sizes))])
-
-    def streams(protocol):
-        return torch.Generator().manual_seed(zlib.crc32(protocol.encode()))
 
     scored = evaluate(one, ["linear/v1", "clients/v2"], streams)
     scores = {(score.protocol, score.metric): score.value for score in scored}
@@ -101,6 +104,36 @@ def test_each_client_is_scored_by_its_own_encoder():
 
 
 SHORT = replace(PROBE, epochs=10)
+SHARING = ("linear/v1", "clients/v2", "by-client/v1")
+
+
+@pytest.mark.parametrize("ids", [SHARING, SHARING[::-1], ("by-client/v1", "linear/v1", "clients/v1", "clients/v2")])
+def test_protocols_that_share_a_probe_train_it_once_and_score_what_they_score_alone(ids, monkeypatch):
+    """clients/v1 has random numbers of its own, and the probe of the members' labels has rows of its own."""
+    one, trained = TestServed.natural([20] * 4, [0], shift=1.0), []
+
+    def fit(x, *args, **kwargs):
+        trained.append(len(x))
+        return fit_linear(x, *args, **kwargs)
+
+    monkeypatch.setattr(linear, "fit_linear", fit)
+    alone = {}
+    for name in ids:
+        fresh = replace(one, features=replace(one.features))
+        alone |= {score: score.value for score in evaluate(fresh, [name], streams)}
+    assert len(trained) == len(ids) + 1
+    trained.clear()
+    assert {score: score.value for score in evaluate(one, ids, streams)} == alone
+    assert sorted(trained) == [36, 48] + [48] * ("clients/v1" in ids)
+
+
+def test_a_probe_that_is_not_trained_again_leaves_the_generator_as_if_it_were():
+    features, generators = subject([0] * 40, ("north",)).features, (seeded(), seeded())
+    first, second = (linear.linear_predictions(features, SHORT, generator) for generator in generators)
+    assert first is second
+    assert torch.equal(generators[0].get_state(), generators[1].get_state())
+    others = (replace(SHORT, epochs=11), seeded()), (SHORT, seeded(1)), (SHORT, generators[0])
+    assert all(linear.linear_predictions(features, *other) is not first for other in others)
 
 
 class TestServed:

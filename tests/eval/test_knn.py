@@ -2,6 +2,7 @@
 
 import math
 import resource
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from eval.features import EvalError, Features
 from eval.inputs import Subject
-from eval.knn import crowded, knn, knn_by_k, knn_predict
+from eval.knn import crowded, knn, knn_by_k, knn_predict, neighbours
 from eval.protocol import evaluate
 from tests import run_helpers
 
@@ -88,6 +89,14 @@ def test_scores_are_percent_at_each_k_of_several_and_at_a_smaller_k():
     assert scores == {f"accuracy_k{k}": expected[k] for k in (1, 3, 7)}
     assert len(set(scores.values())) > 1
     assert knn_by_k(features, (10_000,), 0.1) == {}
+
+
+def test_protocols_with_the_same_largest_k_search_once(monkeypatch):
+    features, searched = draw(250, 40), []
+    alone = [knn(replace(features)), knn_by_k(replace(features), (3, 200), 0.1), knn(replace(features), k=7)]
+    monkeypatch.setattr("eval.knn.neighbours", lambda *args: searched.append(args[-1]) or neighbours(*args))
+    assert [knn(features), knn_by_k(features, (3, 200), 0.1), knn(features, k=7)] == alone
+    assert searched == [200, 7]
 
 
 def test_fifty_thousand_rows_of_512_fit_into_two_gibibytes(tmp_path):
