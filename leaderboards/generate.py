@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from leaderboards import choices, error_rates, store
 from leaderboards.markdown import MISSING, replace_between, rewrite
-from leaderboards.pages import board, costs, fairness, methods, parity, privacy, reproduction, site, studies
+from leaderboards.pages import board, costs, fairness, methods, parity, privacy, reproduction, site, studies, twins
 from leaderboards.papers import computed, tables, verdicts
 from leaderboards.schema import Record, RecordError, is_number
 
@@ -50,6 +50,7 @@ def write(records: Sequence[Record], folder: Path, docs: Path | None = None, gua
         (folder / DIGESTS).write_text(json.dumps(digests, indent=0, sort_keys=True) + "\n", encoding="utf-8")
         methods.write(records, docs / "methods", [verdict.cell for verdict in current])
         studies.write(records, docs / "studies")
+        twins.write(records, docs / "studies")
         rewrite(
             docs / "reproduction.md", partial(reproduction.filled, verdicts=current, records=records, parity=compared)
         )
