@@ -7,7 +7,6 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from leaderboards.averages import mean_rank
 from leaderboards.rank import Cell, Row
 from leaderboards.schema import RecordError
 
@@ -44,7 +43,6 @@ def render(template: str, **values: Any) -> str:
     filters = (line, anchor, with_spread, in_bytes, three_digits, seeds_phrase)
     pages.filters |= {function.__name__: function for function in filters}
     pages.filters |= {"md": escape, "interval": lambda places: interval(*places)}
-    pages.filters |= {"mean_rank": lambda ranks: interval(*mean_rank(ranks))}
     return f"{pages.get_template(template).render(values).rstrip()}\n"
 
 

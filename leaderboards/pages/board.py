@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from leaderboards.averages import full_names, ranks_by_scenario
+from leaderboards.averages import Average, average, full_names
 from leaderboards.comparisons import COMPARISONS, LESS, MORE, Difference, bases, differences
 from leaderboards.machines import by_several_commits, confounded, rows_by_kind
 from leaderboards.markdown import render, seeds_phrase
@@ -59,7 +59,7 @@ def markdown(
         name = path.rpartition("/")[2].replace("-", " ")
         return f"[{name}](../docs/{path}.md)" if linked else f"`docs/{path}.md` of the suite"
 
-    found = boards(records)
+    found, over = boards(records), averaged(records)
     names, elsewhere = full_names(found), studied(found) if linked else {}
     shown = {row.row: row_name(row) for rows in found.values() for row in rows}
     return render(
@@ -73,7 +73,7 @@ def markdown(
         ],
         studied=elsewhere,
         below=BELOW_WORDS,
-        averages=averaged_ranks(records),
+        averaged=over,
         curves=plots.curve_figures(records),
         published=bool(verdicts),
         sheet=sheet,
@@ -269,6 +269,6 @@ def left_out(records: Iterable[Record], scenario: str) -> list[str]:
     ]
 
 
-def averaged_ranks(records: Sequence[Record]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Row -> scenario -> rank, for the scenarios that `comparisons.yaml` names, in the order of `ranks_by_scenario`."""
-    return ranks_by_scenario({name: board(records, name) for name in COMPARISONS["averaged"]})
+def averaged(records: Sequence[Record]) -> Average:
+    """The rows of the scenarios that `comparisons.yaml` names, compared over all of them."""
+    return average({name: board(records, name) for name in COMPARISONS["averaged"]})

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leaderboards import palette
-from leaderboards.averages import full_names, mean_rank
+from leaderboards.averages import full_names
 from leaderboards.comparisons import Difference, bases, differences
 from leaderboards.encoders import count, mean_of, shown
 from leaderboards.pages import board, reproduction
@@ -42,7 +42,7 @@ def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path, 
 
 def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet | None) -> dict[str, Any]:
     """Everything that the site shows. sheet: the privacy sheet."""
-    boards = board.boards(records)
+    boards, over = board.boards(records), board.averaged(records)
     names, every = full_names(boards), sorted({row.row for rows in boards.values() for row in rows})
     columns = all_columns([row for rows in boards.values() for row in rows])
     return {
@@ -61,10 +61,10 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
             }
             for scenario, rows in boards.items()
         },
-        "averages": [
-            {"row": row, "mean": mean_rank(ranks.values()), "ranks": ranks}
-            for row, ranks in board.averaged_ranks(records).items()
-        ],
+        "averages": {
+            "rows": [{"row": row, "mean": over.mean_place[row], "ranks": ranks} for row, ranks in over.ranks.items()],
+            "tests": over.tests,
+        },
         "runs": {name(record): _run(record) for record in records if finished(record)},
         "published": [_table(group) for group in reproduction.tables(verdicts)],
         "training": _training(verdicts),

@@ -311,19 +311,16 @@ function additions(gains) {
 }
 
 function averages() {
-  const names = DATA.averages.length ? Object.keys(DATA.averages[0].ranks) : [];
+  const { rows, tests } = DATA.averages;
+  const names = rows.length ? Object.keys(rows[0].ranks) : [];
   if (names.length < 2) return null;
-  const lines = DATA.averages.map(({ row, mean, ranks }) => [
-    row,
-    interval(mean),
-    ...names.map((name) => interval(ranks[name])),
-  ]);
-  const read = "The rows that these scenarios all rank, in order of the mean of their places by score; a rank counts these rows alone.";
+  const lines = rows.map(({ row, mean, ranks }) => [row, mean.toFixed(1), ...names.map((name) => interval(ranks[name]))]);
+  const read = `The rows that these scenarios all rank, in order of the mean of their places by score; a rank counts these rows alone. ${tests}`;
   return el(
     "section",
     {},
     el("h2", {}, "Over scenarios"),
     el("p", { class: "quiet" }, read),
-    table("over scenarios", ["row", "mean rank", ...names], lines),
+    table("over scenarios", ["row", "mean place", ...names], lines),
   );
 }

@@ -4,9 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.stats
 
-from leaderboards.averages import full_names, mean_rank, ranks_by_scenario
+from leaderboards.averages import average, friedman, full_names
 from leaderboards.comparisons import LESS, MORE, NEGLIGIBLY, TOO_FEW, UNCLEAR, compare, differences
 from leaderboards.rank import HEADLINE, Cell, Row, board, fitted, gaps, metric_values
 from leaderboards.schema import Record, RecordError
@@ -130,7 +132,7 @@ def test_a_row_called_by_its_method_alone_is_the_row_that_another_board_calls_in
     second = [*fedx("fedx", "two", 40), *fedx("fedx-byol", "two", 50, "byol")]
     boards = {name: board([*first, *second], name) for name in ("one", "two")}
     assert full_names(boards) == {"two": {"fedx": "fedx-simclr"}}
-    assert ranks_by_scenario(boards) == {
+    assert average(boards).ranks == {
         "fedx-byol": {"one": (2, 2), "two": (1, 1)},
         "fedx-simclr": {"one": (1, 1), "two": (2, 2)},
     }
@@ -266,11 +268,23 @@ def test_ranks_are_averaged_over_scenarios_and_count_the_shared_rows_alone():
     first = made(records({**NOISY, "d": [69.7, 69.3, 71]}))  # d is missing below
     assert [(row.row, row.rank) for row in first][:2] == [("d", (1, 1)), ("a", (2, 3))]
     second = made(records({"a": three(40), "b": three(50), "c": three(30)}))
-    averaged = ranks_by_scenario({"first": first, "second": second, "unranked": made(records({"a": [1.0]}))})
+    found = average({"first": first, "second": second, "unranked": made(records({"a": [1.0]}))})
     ranks = {"a": ((1, 2), (2, 2)), "b": ((1, 3), (1, 1)), "c": ((2, 3), (3, 3))}  # a and b are both 1st and 2nd once
-    assert [*averaged.items()] == [(row, {"first": one, "second": two}) for row, (one, two) in ranks.items()]
-    assert mean_rank(averaged["a"].values()) == (1.5, 2.0)
-    assert ranks_by_scenario({}) == {}
+    assert [*found.ranks.items()] == [(row, {"first": one, "second": two}) for row, (one, two) in ranks.items()]
+    assert found.mean_place == {"a": 1.5, "b": 1.5, "c": 3}
+    assert "does not tell the rows apart (p = 0.25" in found.tests
+    assert average({}).tests == ""
+
+
+def test_friedmans_test_is_scipys_and_nemenyis_difference_demsars():
+    values = np.random.default_rng(2).random((6, 4))  # boards by rows
+    places = scipy.stats.rankdata(-values, axis=1).mean(axis=0)
+    chi = scipy.stats.friedmanchisquare(*values.T).statistic
+    p, critical = friedman(places.tolist(), 6)
+    assert p == pytest.approx(scipy.stats.f.sf(5 * chi / (18 - chi), 3, 15))
+    assert critical == pytest.approx(2.569 * math.sqrt(4 * 5 / (6 * 6)), rel=1e-3)  # his Table 5
+    assert friedman([1.5, 1.5], 9) == friedman([1, 2, 3], 1) == (None, None)
+    assert friedman([1, 2, 3], 2)[0] == 0
 
 
 def test_a_missing_seed_and_a_seed_without_the_headline_are_named():
