@@ -1,4 +1,4 @@
-"""What searches have chosen for rows without a label, and how far that is from a choice by labels.
+"""What searches have chosen for rows, and how far a choice without a label is from one by labels.
 
 A file is `tuned/SCENARIO/ROW.json`; `tune suite=NAME` writes it. Files of before the tuning rule have one `seed`, no
 probe, and a grid of their own.
@@ -33,7 +33,7 @@ class Trial:
 class Choice:
     """A row's search.
 
-    best: the point with the best score. seeds: of a search by the rule, others have one seed. constant: KEY=DEFAULT of
+    best: the point with the best score, or the best accuracy where `chosen_by` says so. seeds: of a search by the rule, others have one seed. constant: KEY=DEFAULT of
     what was searched beside the rate; a point without it has the default.
     """
 
@@ -44,6 +44,7 @@ class Choice:
     seed: int | None = None
     seeds: tuple[int, ...] = field(default=())
     constant: str | None = None
+    chosen_by: str = "score"
 
     @property
     def scored(self) -> list[Trial]:
@@ -51,15 +52,15 @@ class Choice:
         return [trial for trial in self.tried if None not in (trial.score, trial.accuracy)]
 
     @property
-    def chosen(self) -> Trial:
-        """The trial that the label-free score chose."""
-        return next(trial for trial in self.tried if trial.point == self.best)
+    def label_free(self) -> Trial:
+        """The trial that the label-free score chooses."""
+        return max((trial for trial in self.tried if trial.score is not None), key=lambda trial: trial.score or 0.0)
 
     @property
     def regret(self) -> float | None:
-        """Points of the probe by which its best trial is ahead of the chosen one; None without a probe."""
+        """Points of the probe by which its best trial is ahead of the label-free choice; None without a probe."""
         accuracies = [trial.accuracy for trial in self.scored if trial.accuracy is not None]
-        return None if self.chosen.accuracy is None else max(accuracies) - self.chosen.accuracy
+        return None if self.label_free.accuracy is None else max(accuracies) - self.label_free.accuracy
 
     @property
     def at_the_edge(self) -> bool:

@@ -20,7 +20,7 @@ RATE = "optimizer.lr"
 class Rule:
     """What is the same for every row of a board; `configs/tuning.yaml` has the values and their meaning.
 
-    label_free, labels: PROTOCOL METRIC, of which more is better.
+    label_free, labels: PROTOCOL METRIC, of which more is better. chosen_by: the one of these two that chooses.
     """
 
     rates: list[float]
@@ -29,6 +29,7 @@ class Rule:
     rounds: int | None
     label_free: str
     labels: str
+    chosen_by: str = "label_free"
 
     @property
     def trials(self) -> int:

@@ -18,7 +18,9 @@ def filled(page: str, choices: Sequence[Choice], mark: str = "tuned") -> str:
 
 def _cells(choice: Choice) -> tuple[str, ...]:
     seeds = choice.seeds or (choice.seed,)
-    chosen = f"{', '.join(map(_short, choice.best))}{' (edge)' if choice.at_the_edge else ''}"
+    notes = ["by labels"] * (choice.chosen_by != "score") + ["edge"] * choice.at_the_edge
+    marks = f" ({', '.join(notes)})" if notes else ""
+    chosen = f"{', '.join(map(_short, choice.best))}{marks}"
     regret = MISSING if choice.regret is None else f"{choice.regret:.1f}"
     words = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     return (
@@ -55,8 +57,8 @@ def _summaries(choices: Sequence[Choice]) -> Iterator[str]:
         yield ""
         yield (
             f"On `{scenario}` the rank correlation of the two criteria is {_rounded(agreement(trials))} over the "
-            f"{len(trials)} trials of all {len(rows)} rows, and {_rounded(agreement(row.chosen for row in rows))} over "
-            f"the chosen ones; the regret is {fmean(regrets.values()):.1f} points in the mean and "
+            f"{len(trials)} trials of all {len(rows)} rows, and {_rounded(agreement(row.label_free for row in rows))} over "
+            f"the label-free choices; their regret is {fmean(regrets.values()):.1f} points in the mean and "
             f"{regrets[worst]:.1f} at most (`{worst}`)."
         )
 
