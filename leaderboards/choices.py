@@ -33,8 +33,8 @@ class Trial:
 class Choice:
     """A row's search.
 
-    best: the point with the best score, or the best accuracy where `chosen_by` says so. seeds: of a search by the rule, others have one seed. constant: KEY=DEFAULT of
-    what was searched beside the rate; a point without it has the default.
+    best: the point with the best score, or the best accuracy where `chosen_by` says so. seeds: of a search by the rule,
+    others have one seed. constant: KEY=DEFAULT of what was searched beside the rate, which a point without it has.
     """
 
     scenario: str

@@ -57,7 +57,8 @@ class Row:
     Args:
         words: of its `run` command, without what is searched and its names. base: its config before any search.
         constant: that is searched; None: it has none, or the row's line sets it. default: the constant's value.
-        file: for what is chosen. by: the field of an `Outcome` that chooses. pinned: overrides of every trial, which keep what is chosen already out of it.
+        file: for what is chosen. by: the field of an `Outcome` that chooses.
+        pinned: overrides of every trial, which keep what is chosen already out of it.
     """
 
     words: tuple[str, ...]

@@ -52,12 +52,13 @@ def _summaries(choices: Sequence[Choice]) -> Iterator[str]:
         regrets = {row.row: row.regret for row in rows if row.regret is not None}
         if not regrets:
             continue
+        free = _rounded(agreement(row.label_free for row in rows))
         worst = max(regrets, key=lambda row: regrets[row])
         trials = [trial for row in rows for trial in row.scored]
         yield ""
         yield (
             f"On `{scenario}` the rank correlation of the two criteria is {_rounded(agreement(trials))} over the "
-            f"{len(trials)} trials of all {len(rows)} rows, and {_rounded(agreement(row.label_free for row in rows))} over "
+            f"{len(trials)} trials of all {len(rows)} rows, and {free} over "
             f"the label-free choices; their regret is {fmean(regrets.values()):.1f} points in the mean and "
             f"{regrets[worst]:.1f} at most (`{worst}`)."
         )

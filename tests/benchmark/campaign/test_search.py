@@ -29,7 +29,7 @@ SHORT = Rule([0.01, 0.1], [0.5], [100], 1, RULE.label_free, RULE.labels)
 def suite(tmp_path, monkeypatch):
     """A suite of two rows, one with a constant, under a rule of three trials; commands start in milliseconds."""
     monkeypatch.setattr(runtime, "is_program", True)  # which forks its trials
-    monkeypatch.setattr(tuned, "rule", lambda: SHORT)
+    monkeypatch.setattr(tuned, "rule", lambda _: SHORT)
     monkeypatch.chdir(tmp_path)
     lines = ["fedprox", "fedavg objective=rotation", "untrained", "fedavg optimizer.lr=0 row=idle"]
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": [TINY], "seeds": [0], "methods": lines}))
@@ -89,7 +89,7 @@ def test_a_search_that_is_stopped_goes_on_and_writes_what_was_best(suite, tmp_pa
 
 
 def test_a_rate_that_diverges_is_an_outcome_and_is_not_tried_again(suite, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tuned, "rule", lambda: Rule([0.01, 1e30], [0.5], [100], 1, RULE.label_free, RULE.labels))
+    monkeypatch.setattr(tuned, "rule", lambda _: Rule([0.01, 1e30], [0.5], [100], 1, RULE.label_free, RULE.labels))
     assert tune(suite, "methods=fedprox", "into=there") == 0, capsys.readouterr().err
     content = json.loads((tmp_path / "there" / "tiny" / "fedprox.json").read_text())
     assert content["tried"][-1] == {"point": ["optimizer.lr=1e+30"], "score": None, "accuracy": None, "evaluated": None}
