@@ -61,7 +61,10 @@ def of_submissions(rows: Iterable[Row]) -> str:
         if row.difference is not None:
             claimed, again = row.cells.get(HEADLINE), row.recomputed
             both = "" if claimed is None or again is None else f"{claimed.mean:.1f} claimed, {again:.1f} measured; "
-            told.append(f"{row.row} ({both}no score differs by more than {100 * row.difference:.2g} %)")
+            far = (
+                f"no score differs by more than {100 * row.difference:.2g} %" if row.difference else "no score differs"
+            )
+            told.append(f"{row.row} ({both}{far})")
     return f"Measured again, from the encoders of submitted rows: {', '.join(told)}." if told else ""
 
 
