@@ -12,14 +12,14 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from leaderboards import store
-from leaderboards.schema import Record, RecordError, first_error, flaw, validate
+from leaderboards.schema import Record, RecordError, Scores, first_error, flaw, validate
 
 MANIFEST, RUNS = "submission.json", "runs"
 FORMAT: Literal[1] = 1
@@ -27,6 +27,8 @@ MARKS = ("self-reported", "verified", "replayed")
 """What is known of a submitted record, the least first."""
 FILES, BYTES, TEXT = 10_000, 1 << 30, 1 << 24
 """Most files of a bundle, and most bytes of all and of a text that is parsed."""
+NEAR_ZERO = 0.01
+"""Below it a difference of scores is a share of this, and not of the score."""
 MEMBER = re.compile(r"\w[\w.+=-]*(/\w[\w.+=-]*)*")
 UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, RecursionError, zipfile.BadZipFile, zlib.error)
 
@@ -56,8 +58,19 @@ class Manifest:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """Scores of a run: those that its record claims, and those that its encoder gave the verifier."""
+
+    claimed: Scores
+    recomputed: Scores
+
+
+@dataclass(frozen=True)
 class Receipt:
-    """Who has verified a bundle: its SHA-256, what was found, the verifier's commit and hardware, and the date."""
+    """Who has verified a bundle: its SHA-256, what was found, the verifier's commit and hardware, and the date.
+
+    difference: the largest of all `scores`, see `difference`. scores: by run. Receipts of before 0.1.0 have neither.
+    """
 
     bundle: str
     mark: Literal["verified", "replayed"]
@@ -65,6 +78,8 @@ class Receipt:
     hardware: str
     date: str
     replayed: str = ""
+    difference: float | None = None
+    scores: dict[str, Measured] = field(default_factory=dict)
 
 
 @contextmanager
@@ -135,14 +150,29 @@ def digest(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def mark(file: Path) -> str:
-    """What is known of a bundle's records: the mark of its receipt, where that is of the same bytes."""
+def difference(claimed: Scores, recomputed: Scores) -> float:
+    """The largest difference of two scores of one name, as a share of the larger of them.
+
+    >>> difference({"knn/v1": {"accuracy": 50.0}}, {"knn/v1": {"accuracy": 49.0}})
+    0.02
+    """
+    pairs = [
+        (claimed[protocol][metric], value)
+        for protocol, metrics in recomputed.items()
+        for metric, value in metrics.items()
+        if metric in claimed.get(protocol, {})
+    ]
+    return max((abs(old - new) / max(abs(old), abs(new), NEAR_ZERO) for old, new in pairs), default=0.0)
+
+
+def received(file: Path) -> Receipt | None:
+    """The receipt of a bundle, which is of the same bytes; None where there is none."""
     if not receipt(file).is_file():
-        return MARKS[0]
+        return None
     found = store.read_table(receipt(file), Receipt, "receipt of a verified bundle", "verify BUNDLE")
     if found.bundle != digest(file):
         raise RecordError(f"{receipt(file)} is of another bundle than {file}: verify it again")
-    return found.mark
+    return found
 
 
 def records(folder: Path) -> list[Record]:
@@ -150,11 +180,14 @@ def records(folder: Path) -> list[Record]:
     found = []
     for file in sorted(folder.glob("*.zip")):
         with opened(file) as (manifest, bundle):
-            known = {"mark": mark(file), "chosen": manifest.chosen, "bundle": digest(file)}
+            verified = received(file)
+            scores = verified.scores if verified else {}
+            known = {"mark": verified.mark if verified else MARKS[0], "chosen": manifest.chosen, "bundle": digest(file)}
             for run in manifest.runs:
                 content = record(file, bundle, run)
                 content.pop("costs", None)  # nobody counts them again
-                found.append({**content, "submission": known})
+                measured = {"recomputed": scores[run].recomputed} if run in scores else {}
+                found.append({**content, "submission": known | measured})
     return found
 
 
@@ -169,10 +202,14 @@ def check_distinct(records: Sequence[Record], standing: Sequence[Record]) -> Non
             raise RecordError(f"{run} has two records, one of them submitted: keep one of them")
         known[run] = each
     for before in standing:
-        each = known.get(store.name(before), before)
+        run = store.name(before)
+        each = known.get(run, before)
         bundle, old = (one.get("submission", {}).get("bundle") for one in (each, before))
         if bundle is not None and bundle != old:
-            raise RecordError(f"{store.name(before)} has a record on the board already: a bundle does not replace it")
+            raise RecordError(
+                f"{run} has a record on the board already: a bundle does not replace it; "
+                f"delete results/{run}.json of that board first if the bundle's is to stand"
+            )
 
 
 def record(file: Path, bundle: zipfile.ZipFile, run: str) -> Record:
@@ -188,6 +225,19 @@ def record(file: Path, bundle: zipfile.ZipFile, run: str) -> Record:
     if "submission" in content:
         raise RecordError(f"{where}: a record has no mark of its own: leave `submission` out")
     return content
+
+
+def recomputed(group: Sequence[Record]) -> list[Record]:
+    """The records of a row with the scores that their verifier measured; none where one of them has no such scores."""
+    found = [each.get("submission", {}).get("recomputed") for each in group]
+    pairs = zip(group, found, strict=True)
+    return [] if None in found else [{**record, "scores": scores, "encoders": {}} for record, scores in pairs]
+
+
+def largest_difference(group: Sequence[Record]) -> float | None:
+    """The largest `difference` of a row's scores from those of its verifier; None without such scores."""
+    pairs = zip(group, recomputed(group), strict=False)  # the second may be empty
+    return max((difference(claimed["scores"], again["scores"]) for claimed, again in pairs), default=None)
 
 
 def lowest_mark(group: Sequence[Record]) -> str:

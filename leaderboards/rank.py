@@ -17,7 +17,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from leaderboards.bundles import lowest_mark
+from leaderboards.bundles import largest_difference, lowest_mark, recomputed
 from leaderboards.encoders import count, shown
 from leaderboards.schema import Record, RecordError
 from leaderboards.significance import FEWEST_SEEDS, Fit, fit
@@ -69,7 +69,8 @@ class Row:
     activity: name -> Activity; idle: whether it has any and all are below their bounds.
     flops, memory: operations of a client in a round, and bytes at most at once; None where no seed has them counted.
     clients: that hold the images. unranked: why the row has no rank whatever its seeds: "control" or "one client".
-    submission: the mark of a row that somebody else made, see `bundles`; "" of one of this repository.
+    submission: the mark of a row that somebody else made, see `bundles`; "" of one of this repository. recomputed: its
+        mean headline as who verified it measured it; difference: the largest of its scores, see `bundles.difference`.
     rank: the best and the worst place that the seeds allow; None for a row that is not ranked. better, worse: the
         ranked rows that are better and worse than this one, in order of the board.
     """
@@ -107,6 +108,8 @@ class Row:
     flops: float | None = None
     memory: float | None = None
     submission: str = ""
+    recomputed: float | None = None
+    difference: float | None = None
 
 
 def finished(record: Record) -> bool:
@@ -292,6 +295,7 @@ def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) ->
     origins = [record["provenance"] for record in group]
     commits = [f"{(origin['git'] or 'no commit')[:7]}{'*' if origin['dirty'] else ''}" for origin in origins]
     noise, activity = [record.get("privacy", {}) for record in group], _activity(group)
+    again = _values(recomputed(group)).get(HEADLINE)
 
     def per_visit(totals: Iterable[float]) -> float | None:
         return math.fsum(totals) / visits if visits else None
@@ -332,4 +336,6 @@ def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) ->
         memory=counted("memory"),
         idle=bool(activity) and all(each.mean < each.bound for each in activity.values()),
         submission=lowest_mark(group),
+        recomputed=fmean(again.values()) if again else None,
+        difference=largest_difference(group),
     )

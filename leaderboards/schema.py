@@ -230,6 +230,9 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
                 mark=_field(Literal["self-reported", "verified", "replayed"], "What is known of it."),
                 chosen=_field(str, "By what its settings were chosen, in the submitter's words."),
                 bundle=_field(str, "SHA-256 of the bundle that it came in."),
+                recomputed=_field(
+                    NotRequired[Scores], "The scores that its encoder gave who verified it: protocol, metric, value."
+                ),
             )
         ],
         "Of a record that somebody else made; missing otherwise.",

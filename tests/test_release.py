@@ -29,8 +29,10 @@ def test_a_workflow_runs_what_there_is_with_few_rights(file):
     content = yaml.safe_load(file.read_text())
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for job in content["jobs"].values():
-        assert set(job.get("permissions", {}).values()) <= {"read", "write"}
+        assert job.get("permissions", content.get("permissions", {})).get("contents") in ("read", "write")
         for step in job["steps"]:
+            if "checkout" in step.get("uses", ""):
+                assert step["with"]["persist-credentials"] is False
             assert set(re.findall(r"\bmake (\w+)", step.get("run", ""))) <= set(targets)
 
 
@@ -38,7 +40,7 @@ def test_a_submission_is_verified_by_the_code_of_the_base_and_without_trust():
     text = (ROOT / ".github/workflows/submissions.yml").read_text()
     first, *others = yaml.safe_load(text)["jobs"]["verify"]["steps"]
     assert first["with"]["ref"] == "${{ github.event.pull_request.base.sha }}"
-    assert others[0]["with"] == {"path": "request", "sparse-checkout": "leaderboards/submissions"}
+    assert others[0]["with"].items() >= {"path": "request", "sparse-checkout": "leaderboards/submissions"}.items()
     assert "trust" not in text
 
 

@@ -36,7 +36,9 @@ def submit(words: list[str], session: Session) -> None:
     manifest = make(folders, chosen[0], file)
     size = file.stat().st_size / 1e6
     session.console.print(Text(f"{file}: {count(len(manifest.runs), 'run')}, {size:.1f} MB"), soft_wrap=True)
-    session.console.print(Text(f"next: {PROGRAM} verify {file}"), soft_wrap=True)
+    trust = " trust=true" if any(code.wheel for code in manifest.code.values()) else ""
+    seed = manifest.runs[0].rpartition("seed")[2]
+    session.console.print(Text(f"next: {PROGRAM} verify {file} replay={seed}{trust}"), soft_wrap=True)
 
 
 def verify(words: list[str], session: Session) -> None:
@@ -65,4 +67,5 @@ def verify(words: list[str], session: Session) -> None:
             trust=is_true(options, "trust"),
         )
     write_json(bundles.receipt(file), asdict(found))
-    session.console.print(Text(f"{file}: {found.mark}; receipt: {bundles.receipt(file)}"), soft_wrap=True)
+    far = "the same scores" if not found.difference else f"scores differ by {100 * found.difference:.2g} % at most"
+    session.console.print(Text(f"{file}: {found.mark}, {far}; receipt: {bundles.receipt(file)}"), soft_wrap=True)

@@ -174,7 +174,7 @@ def foreign_code(file: str, named: str) -> ConfigError:
     """The error of a config that somebody else may have written. named: the key and what it names."""
     return ConfigError(
         f"{file} names code from outside the suite ({named}), which would run: "
-        "add trust=true if you trust that folder and that code"
+        "add trust=true if you trust that file and that code"
     )
 
 

@@ -8,8 +8,9 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from omegaconf import DictConfig
@@ -29,17 +30,33 @@ from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import hardware, origin
 from benchmark.tracking.record import known_at_start
 from leaderboards import bundles, generate, store
-from leaderboards.bundles import RUNS, Manifest, Receipt
-from leaderboards.schema import Record
+from leaderboards.bundles import RUNS, Manifest, Measured, Receipt
+from leaderboards.schema import Record, Scores
 from methods import trees
 
 TOLERANCE = 0.01
 """Share by which a number may differ where the processor, its threads or its libraries are of another kind."""
-ABSOLUTE = 1e-4
+ABSOLUTE = TOLERANCE * bundles.NEAR_ZERO
 """As TOLERANCE, of numbers near 0."""
+NUMERICAL = ("numpy", "torch", "torchvision")
+"""Libraries of whose version the last bits of a number may be."""
 TIMES = ("seconds", "client_seconds", "server_seconds")
 ORIGIN = ("config", "dataset", "in_order", "partition", "public", "weights", "git", "hardware")
 """What of a record's provenance follows from its config, the images here and the environments of its rounds."""
+
+
+class _Again(NamedTuple):
+    """A run's scores as they were measured here: on this hardware, with these libraries."""
+
+    scores: Scores
+    hardware: str
+    libraries: Mapping[str, str]
+
+    def tolerance(self, record: Record, *others: str) -> float:
+        """How far a number of a record may be from ours. others: hardware that it comes from beside its rounds'."""
+        made = record["provenance"]
+        same = all(made["libraries"].get(name) == self.libraries.get(name) for name in NUMERICAL)
+        return 0.0 if same and {made["hardware"], *others} == {self.hardware} else TOLERANCE
 
 
 class _Enough(Exception):  # noqa: N818
@@ -64,19 +81,28 @@ def verify(
 
     Raises RecordError or another error of the user's, in one line: what is not as the bundle says.
     """
+    folder = tempfile.TemporaryDirectory()
     try:
-        return _verified(file, display, overrides, replay, rounds, trust)
+        with folder as unpacked:
+            return _verified(file, Path(unpacked), display, overrides, replay, rounds, trust)
     except Exception as error:
         if exit_code(error) is not None:
+            error.args = (str(error).replace(f"{folder.name}/{RUNS}/", f"{file}: "),)
             raise
         raise ConfigError(f"{file}: its files are not those of a run: {said(error)}") from error
 
 
 def _verified(
-    file: Path, display: Display, overrides: Sequence[str], replay: int | None, rounds: int | None, trust: bool
+    file: Path,
+    unpacked: Path,
+    display: Display,
+    overrides: Sequence[str],
+    replay: int | None,
+    rounds: int | None,
+    trust: bool,
 ) -> Receipt:
-    """See `verify`; a bundle may be such that any error is raised."""
-    with bundles.opened(file) as (manifest, bundle), tempfile.TemporaryDirectory() as name:
+    """See `verify`; a bundle may be such that any error is raised. unpacked: an empty folder for its files."""
+    with bundles.opened(file) as (manifest, bundle):
         records = {run: bundles.record(file, bundle, run) for run in manifest.runs}
         seeds = {record["seed"]: run for run, record in records.items()}
         if replay is not None and replay not in seeds:
@@ -84,22 +110,28 @@ def _verified(
         for run, record in records.items() if not trust else ():
             names = {name for scores in (record["scores"], *record["encoders"].values()) for name in scores}
             refuse_own_protocols(sorted(names), f"{run}/result.json", "scores")
-        bundle.extractall(name)
-        folders = {run: Path(name) / RUNS / run for run in records}
+        for path, code in manifest.code.items() if trust else ():
+            if code.wheel and find_spec(path.partition(".")[0]) is None:
+                raise ConfigError(f"{file}: {path} is of {code.wheel}, which is not here: install it")
+        bundle.extractall(unpacked)
+        folders = {run: unpacked / RUNS / run for run in records}
         for run, record in records.items():
             config = load_folder(folders[run], overrides, trust=trust)
             _check_config(run, record, config, manifest)
             _check_rounds(run, record, folders[run], manifest.commit)
-        for run, record in records.items():
-            here = _check_scores(run, record, folders[run], display, overrides, trust)
+        again = {
+            run: _check_scores(run, record, folders[run], display, overrides, trust) for run, record in records.items()
+        }
         done, whole = "", False
         if replay is not None:
             run = seeds[replay]
             config = load_folder(folders[run], overrides, trust=trust)
-            done, whole = _replay(run, records[run], config, folders[run], rounds, display)
-    made = origin([at] if (at := commit()) else [], here)
+            done, whole = _replay(run, records[run], config, folders[run], rounds, display, again[run])
+    made = origin([at] if (at := commit()) else [], next(iter(again.values())).hardware)
     mark: Literal["verified", "replayed"] = "replayed" if whole else "verified"
-    return Receipt(bundles.digest(file), mark, made["git"], here, made["date"], done)
+    scores = {run: Measured(record["scores"], again[run].scores) for run, record in records.items()}
+    largest = max(bundles.difference(each.claimed, each.recomputed) for each in scores.values())
+    return Receipt(bundles.digest(file), mark, made["git"], made["hardware"], made["date"], done, largest, scores)
 
 
 def _check_config(run: str, record: Record, config: DictConfig, manifest: Manifest) -> None:
@@ -138,12 +170,12 @@ def _check_rounds(run: str, record: Record, folder: Path, commit: str) -> None:
 
 def _check_scores(
     run: str, record: Record, folder: Path, display: Display, overrides: Sequence[str], trust: bool
-) -> str:
-    """Refuse a record that does not follow from its encoder and its rounds; returns this machine's hardware."""
+) -> _Again:
+    """Refuse a record that does not follow from its encoder and its rounds."""
     with opened(folder, display, overrides, trust=trust) as finished:
         (folder / "result.json").unlink()  # nothing of it is to be taken for ours
         evaluated = finished.evaluate(list(record["scores"]))
-        here = hardware(finished.fabric.device)
+        machine = hardware(finished.fabric.device)
     if evaluated.failed:
         name, reason = next(iter(evaluated.failed.items()))
         raise ConfigError(f"{run}: {name} cannot be measured here: {reason}")
@@ -152,12 +184,11 @@ def _check_scores(
     made, given = evaluated.record["provenance"], record["provenance"]
     _refuse(run, "is not that of its config and rounds", given, {key: made[key] for key in ORIGIN if key in made})
     ours, theirs = ({**store.lasting(each), "deviations": []} for each in (evaluated.record, record))
-    places = {record["provenance"]["hardware"], *(each["hardware"] for each in record["evaluated"].values())}
-    _refuse(
-        run, "does not follow from its encoder and its rounds", theirs, ours, 0.0 if places == {here} else TOLERANCE
-    )
-    display.print(f"{run}: its record follows from its encoder{'' if places == {here} else f', to {TOLERANCE:.0%}'}")
-    return here
+    again = _Again(evaluated.record["scores"], machine, made["libraries"])
+    tolerance = again.tolerance(record, *(each["hardware"] for each in record["evaluated"].values()))
+    _refuse(run, "does not follow from its encoder and its rounds", theirs, ours, tolerance)
+    display.print(f"{run}: its record follows from its encoder{f', to {tolerance:.0%}' if tolerance else ''}")
+    return again
 
 
 class _Compare(Callback):
@@ -180,7 +211,7 @@ class _Compare(Callback):
 
 
 def _replay(
-    run: str, record: Record, config: DictConfig, folder: Path, rounds: int | None, display: Display
+    run: str, record: Record, config: DictConfig, folder: Path, rounds: int | None, display: Display, here: _Again
 ) -> tuple[str, bool]:
     """Trains a run again and refuses it where it departs; returns what was done, and whether that is all of it."""
     state = Checkpoint(folder / "checkpoint", None).load()
@@ -191,20 +222,20 @@ def _replay(
     target = folder.with_name(f"{folder.name}-replay")
     experiment = Experiment(merge(config, ["logger=csv"]), display, path=target)
     with experiment.open() as again:
-        same = hardware(again.fabric.device) == record["provenance"]["hardware"]
-        again.loop.callbacks = [_Compare(run, state["history"], count, 0.0 if same else TOLERANCE), display]
+        tolerance = here.tolerance(record)
+        again.loop.callbacks = [_Compare(run, state["history"], count, tolerance), display]
         display.begin(f"{run}, again")
         with suppress(_Enough):
             again.loop.fit(None)
-        if whole and not same:  # other bits, but scores that are near
+        if whole and tolerance:  # other bits, but scores that are near
             scores = again.evaluate(list(record["scores"])).record["scores"]
-            _refuse(run, "is another when it is trained again", record["scores"], scores, TOLERANCE)
+            _refuse(run, "is another when it is trained again", record["scores"], scores, tolerance)
         ended = trees.move(again.loop.server, "cpu")
-    if whole and same:
+    if whole and not tolerance:
         theirs, ours = (dict(trees.leaves(server)) for server in (state["server"], ended))
         if theirs.keys() != ours.keys() or not all(torch.equal(theirs[key], ours[key]) for key in theirs):
             raise ConfigError(f"{run}: its encoder is not the one that its rounds end in when they are trained again")
-    how = "to the same bits" if same else f"to {TOLERANCE:.0%}, on another kind of machine"
+    how = f"to {tolerance:.0%}, on another kind of machine or library" if tolerance else "to the same bits"
     display.print(f"{run}: {count} of {state['round']} rounds trained again, {how}")
     return f"{run}: {count} of {state['round']} rounds, {how}", whole
 

@@ -22,6 +22,7 @@ from leaderboards.pages.columns import (
     board_lines,
     narrow,
     of_encoders,
+    of_submissions,
     terminal_columns,
 )
 from leaderboards.pages.privacy import Sheet
@@ -86,7 +87,7 @@ def table(rows: Iterable[Row], title: str) -> Table:
     rows = list(rows)
     unranked = any(HEADLINE in row.cells for row in rows) and not any(row.rank for row in rows)
     why = f"no rank: that takes two rows of {FEWEST_SEEDS} seeds, controls and single clients aside"
-    lines = [*([why] if unranked else []), *filter(None, [of_encoders(rows)])]
+    lines = [*([why] if unranked else []), *filter(None, [of_encoders(rows), of_submissions(rows)])]
     caption = Text("\n".join(lines)) if lines else None
     result = Table(title=Text(title), caption=caption, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     columns = terminal_columns(rows)
@@ -188,6 +189,7 @@ def _section(records: Sequence[Record], scenario: str, rows: Sequence[Row], rena
         "idle": [row.row for row in rows if row.idle],
         "below": any(row.below for row in rows),
         "encoders": of_encoders(rows),
+        "submissions": of_submissions(rows),
         "compared": _compared(rows),
         "complete": complete,
         "left_out": left_out(here, scenario),

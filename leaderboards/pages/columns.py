@@ -6,7 +6,7 @@ from functools import partial
 
 from leaderboards.encoders import WORST
 from leaderboards.markdown import MISSING, in_bytes, rank_of, table_lines, three_digits, with_spread
-from leaderboards.rank import Row
+from leaderboards.rank import HEADLINE, Row
 from leaderboards.sources import row_name
 from leaderboards.store import load_yaml
 
@@ -52,6 +52,20 @@ def of_encoders(rows: Iterable[Row]) -> str:
     """What the scores of the rows with several encoders are, in a sentence; empty without such rows."""
     several = ", ".join(f"{row.row}: {row.encoders}" for row in rows if row.encoders > 1)
     return several and f"Of rows with several encoders ({several}), mean is over them, and worst is the worst of them."
+
+
+def of_submissions(rows: Iterable[Row]) -> str:
+    """What the verified rows claim and what their verifiers measured, in a sentence; empty without such rows."""
+    told = []
+    for row in rows:
+        if row.difference is not None:
+            claimed, again = row.cells.get(HEADLINE), row.recomputed
+            both = "" if claimed is None or again is None else f"{claimed.mean:.1f} claimed, {again:.1f} measured; "
+            far = (
+                f"no score differs by more than {100 * row.difference:.2g} %" if row.difference else "no score differs"
+            )
+            told.append(f"{row.row} ({both}{far})")
+    return f"Measured again, from the encoders of submitted rows: {', '.join(told)}." if told else ""
 
 
 def _images(row: Row) -> str:

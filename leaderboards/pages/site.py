@@ -16,7 +16,7 @@ from leaderboards.averages import full_names
 from leaderboards.comparisons import Difference, bases, differences
 from leaderboards.encoders import count, mean_of, shown
 from leaderboards.pages import board, reproduction
-from leaderboards.pages.columns import all_columns, of_encoders
+from leaderboards.pages.columns import all_columns, of_encoders, of_submissions
 from leaderboards.pages.privacy import Sheet
 from leaderboards.papers.verdicts import Verdict
 from leaderboards.rank import Row, finished, fitted, gaps
@@ -54,6 +54,7 @@ def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet
                 "rows": [_row(row) for row in rows],
                 "missing": gaps(rows),
                 "encoders": of_encoders(rows),
+                "submissions": of_submissions(rows),
                 "machines": board.machines(rows),
                 "left": board.left_out(records, scenario),
                 "compared": _compared(rows),

@@ -21,7 +21,7 @@ function boardPage(scenario, beside) {
   const drawn = (name) => DATA.scenarios[name].rows.filter((row) => measuredCurves(name, row, "monitor").length).length;
   const most = (a, b) => drawn(b) - drawn(a) || size(b) - size(a);
   const here = names.includes(scenario) ? scenario : [...names].sort(most)[0];
-  const { setting, renamed, rows, missing, left, compared, gains, encoders, machines } = DATA.scenarios[here];
+  const { setting, renamed, rows, missing, left, compared, gains, encoders, submissions, machines } = DATA.scenarios[here];
   const metrics = Object.entries(METRICS).filter(([key]) => rows.some((row) => measuredCurves(here, row, key).length));
   if (!metrics.some(([key]) => key === view.metric)) view.metric = "monitor";
   if (!rows.some((row) => row.method === view.method)) view.method = "";
@@ -63,6 +63,7 @@ function boardPage(scenario, beside) {
     shown,
     el("p", { class: "quiet" }, read),
     encoders ? el("p", { class: "quiet" }, encoders) : null,
+    submissions ? el("p", { class: "quiet" }, submissions) : null,
     machines ? el("p", { class: "quiet" }, machines) : null,
     compared ? el("p", { class: "quiet" }, apart) : null,
     left.length ? el("p", { class: "quiet" }, `Not finished, and left out: ${left.join("; ")}.`) : null,

@@ -289,26 +289,74 @@ def test_a_bundle_gets_onto_a_board_with_its_mark(made, bundle, call, refused, t
 
     assert marks() == ["self-reported"] * 2
     code, out, err = call("verify", str(file))
-    assert (code, "follows from its encoder" in out) == (0, True), err
+    assert (code, "follows from its encoder\n" in out, "verified, the same scores" in out) == (0, True, True), err
     assert marks() == ["verified"] * 2
     receipt = json.loads(bundles.receipt(file).read_text())
+    scores = store.read(made[1] / "result.json")["scores"]
+    assert (receipt["scores"]["tiny/fedavg/seed1"], receipt["difference"]) == (
+        {"claimed": scores, "recomputed": scores},
+        0.0,
+    )
     code, out, err = call("verify", str(file), "replay=1", "rounds=1")
     assert (code, "seed1: 1 of 2 rounds trained again, to the same bits" in out) == (0, True), out + err
     assert marks() == ["verified"] * 2  # of a part
     assert call("verify", str(file), "replay=1")[0] == 0
     assert call("board", f"collect={folder}", f"folder={tmp_path / 'board'}")[0] == 0
     assert "fedavg (replayed)" in (tmp_path / "board" / "README.md").read_text()
-    (record, _) = store.collect(tmp_path / "board" / "results")
+    (_, record) = store.collect(tmp_path / "board" / "results")
     assert record["submission"]["chosen"] == "the suite's own values"
+    assert record["submission"]["recomputed"] == scores
     (folder / "copy.zip").write_bytes(file.read_bytes())
     assert "has two records, one of them submitted" in refused("board", f"collect={folder}", f"folder={tmp_path}")
     (folder / "copy.zip").unlink()
     bundles.receipt(file).unlink()
     file.write_bytes(bundle.read_bytes())  # another bundle of the same run
     there = f"folder={tmp_path / 'board'}"
-    assert "a bundle does not replace it" in refused("board", f"collect={folder}", there)
+    line = refused("board", f"collect={folder}", there)
+    assert "a bundle does not replace it; delete results/tiny/fedavg/seed0.json of that board first" in line
     bundles.receipt(file).write_text(json.dumps(receipt))
     assert "is of another bundle" in refused("board", f"collect={folder}", f"folder={tmp_path / 'board'}")
+
+
+def test_with_other_libraries_scores_may_differ_and_the_receipt_says_how_far(bundle, call, refused):
+    def change(record):
+        record["provenance"]["libraries"]["torch"] = "0.4.0"
+        for scores in (record["scores"], *record["encoders"].values()):
+            scores["knn/v1"]["accuracy"] *= 1.005
+
+    file = tampered(bundle, {f"{RUN}/result.json": edited(change)})
+    code, out, err = call("verify", str(file), "replay=0")
+    assert (code, "follows from its encoder, to 1%" in out) == (0, True), out + err
+    assert "replayed, scores differ by 0.5 % at most" in out
+    receipt = json.loads(bundles.receipt(file).read_text())
+    assert "to 1%, on another kind of machine or library" in receipt["replayed"]
+    (of_run,) = receipt["scores"].values()
+    assert of_run["claimed"]["knn/v1"]["accuracy"] == 1.005 * of_run["recomputed"]["knn/v1"]["accuracy"]
+    assert receipt["difference"] == pytest.approx(0.005 / 1.005)
+
+
+def test_code_that_is_not_installed_is_named(bundle, refused):
+    def change(manifest):
+        manifest["code"]["nowhere.Method"] = {"sha256": "0" * 64, "wheel": "nowhere 1.2"}
+        return manifest
+
+    line = refused("verify", str(tampered(bundle, manifest=change)), "trust=true")
+    assert "tampered.zip: nowhere.Method is of nowhere 1.2, which is not here: install it" in line
+
+
+@pytest.mark.parametrize(
+    ("claimed", "again", "share"),
+    [
+        ({"a": 50.0}, {"a": 50.0}, 0),
+        ({"a": 50.0, "b": 10.0}, {"a": 49.0, "b": 10.0}, 0.02),
+        ({"a": -2.0}, {"a": 2.0}, 2),
+        ({"a": 0.0}, {"a": 1e-4}, 0.01),  # of a number near 0
+        ({"a": 1.0}, {"b": 5.0}, 0),
+    ],
+)
+def test_the_difference_of_scores(claimed, again, share):
+    assert bundles.difference({"knn/v1": claimed}, {"knn/v1": again}) == pytest.approx(share)
+    assert bundles.difference({}, {"knn/v1": again}) == 0
 
 
 def test_nothing_in_a_bundle_is_run_without_trust(bundle, tmp_path, monkeypatch, refused):
@@ -321,7 +369,9 @@ def test_nothing_in_a_bundle_is_run_without_trust(bundle, tmp_path, monkeypatch,
         return yaml.safe_dump(content).encode()
 
     line = refused("verify", str(tampered(bundle, {f"{RUN}/config.yaml": change})))
-    assert "names code from outside the suite (method.class=evil_code.Evil)" in line
+    assert (
+        f"tampered.zip: {RUN[5:]}/config.yaml names code from outside the suite (method.class=evil_code.Evil)" in line
+    )
     assert "evil_code" not in sys.modules
 
 

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from leaderboards.machines import COMMITS
+from leaderboards.pages import site
 from leaderboards.pages.board import boards, markdown, scenarios, setting, spans, table, write
 from leaderboards.rank import board, fitted
 from leaderboards.schema import Record, RecordError
@@ -55,6 +56,30 @@ def test_several_boards_are_listed_with_the_addresses_of_their_sections():
     listed = "Boards: [cifar10-micro](#cifar10-micro), [micro-a0.001](#micro-a0001)."
     assert listed in markdown([*RECORDS, record(scenario="micro-a0.001")]).splitlines()
     assert "Boards:" not in markdown(RECORDS)
+
+
+@pytest.mark.parametrize(
+    ("measured", "claimed", "told"),
+    [
+        ((49.0, 51.0), (50.0, 51.0), "50.5 claimed, 50.0 measured; no score differs by more than 2 %"),
+        ((50.0, 51.0), (50.0, 51.0), "50.5 claimed, 50.5 measured; no score differs"),
+        ((None, None), (None, None), "no score differs"),  # none has a headline
+        ((50.0, ...), (50.0, 51.0), None),  # one is not verified
+    ],
+)
+def test_a_verified_row_shows_what_was_claimed_and_what_was_measured(measured, claimed, told):
+    rows = [record("theirs", seed, value) for seed, value in enumerate(claimed)]
+    for each, again in zip(rows, measured, strict=True):
+        scores = {} if again is ... else {"recomputed": record(linear=again)["scores"]}
+        mark = "verified" if scores else "self-reported"
+        each["submission"] = {"mark": mark, "chosen": "its author", "bundle": "0" * 64, **scores}
+    expected = f"Measured again, from the encoders of submitted rows: theirs ({told})."
+    shown = terminal([*BOARD, *rows], 120)
+    assert ("theirs (verified)" in shown) == (told is not None)
+    assert (expected in markdown([*BOARD, *rows])) == (expected in " ".join(shown.split())) == (told is not None)
+    assert site.content([*BOARD, *rows], [], None)["scenarios"]["cifar10-micro"]["submissions"] == (
+        expected if told else ""
+    )
 
 
 def test_epsilon_has_a_column_where_a_row_has_spent_any():
