@@ -92,3 +92,18 @@ def test_a_file_of_the_suite_is_found_by_its_name_and_one_of_the_working_folder_
     assert own.encoder.weights_sha256 != shipped.encoder.weights_sha256
     with pytest.raises(ConfigError, match="no such file"):
         compose("adapt", "fedavg", [*words[:2], "encoder.weights=elsewhere/adapt.pt"])
+
+
+def test_timms_dinov2_starts_from_a_file_with_an_adapter(tmp_path):
+    """Of random weights and small images, as the page says."""
+    timm = pytest.importorskip("timm")
+    pytest.importorskip("peft")
+    network = timm.create_model("vit_small_patch14_dinov2", num_classes=0, img_size=28)
+    torch.save(network.state_dict(), file := tmp_path / "dinov2.pt")
+    section = f"{{class: methods.networks.timm, name: vit_small_patch14_dinov2, weights: {file}}}"
+    words = ("data.image_size=28", "data.channels=3", "views.size=28", "views.mean=[0.5]", "views.std=[0.5]")
+    adapter = "encoder.adapter={name: lora, rank: 8, targets: [qkv]}"
+    method = build_run(tmp_path, "fedavg", f"encoder={section}", adapter, *words).loop.method
+    assert sum(value.numel() for value in method.weights()["encoder"].values()) == 12 * 8 * (384 + 3 * 384)
+    frozen = method.part("encoder").backbone.get_submodule("blocks.11.mlp.fc2").weight
+    assert torch.equal(frozen, network.blocks[11].mlp.fc2.weight)
