@@ -70,7 +70,7 @@ FURTHER: dict[str, Case] = {
         f"objective {name}": ("fedavg", f"objective={name}", *words)
         for name, words in {
             **dict.fromkeys(("align_uniform", "byol", "rotation", "simsiam", "spectral", "supervised"), ()),
-            **dict.fromkeys(("barlow_twins", "vicreg"), ()),
+            **dict.fromkeys(("barlow_twins", "lejepa", "vicreg"), ()),
             "swav": ("objective.prototypes=12", "objective.queue_size=32"),
             "dino": ("objective.outputs=16", "objective.local_views=1"),
             "moco": MOCO[1:],

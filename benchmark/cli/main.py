@@ -35,6 +35,7 @@ EXAMPLES = """examples:
   python -m benchmark resume runs/digits/ssd/seed1          resume from the last completed round
   python -m benchmark evaluate runs/digits/ssd/seed1 protocols=knn/v1
   python -m benchmark export runs/digits/ssd/seed1 encoder.pt   the run's encoder, for torch, torchvision or timm
+  python -m benchmark pretrain adapt simclr                 an encoder to start from, of clients that are held out
   python -m benchmark compare runs/digits/*/seed*           scores, curves and costs of rows side by side
   python -m benchmark tune cifar10-micro fedavg objective=byol optimizer.lr=0.03,0.1,0.3
   python -m benchmark campaign ssd-main minutes=30 data.root=IMAGES   half an hour of a paper's table
@@ -82,6 +83,7 @@ INTERRUPTED_HINTS = {
 COMMANDS: dict[str, tuple[Callable[[list[str], Session], None], str]] = {
     "run": (runs.run, runs.RUN),
     "resume": (runs.resume, runs.RESUME),
+    "pretrain": (runs.pretrain, runs.PRETRAIN),
     "evaluate": (runs.evaluate, runs.EVALUATE),
     "export": (runs.export, runs.EXPORT),
     "compare": (reports.compare, reports.COMPARE),

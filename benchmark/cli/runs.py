@@ -1,5 +1,6 @@
-"""The commands that train, evaluate or export: run, resume, evaluate, export, tune."""
+"""The commands that train, evaluate or export: run, resume, pretrain, evaluate, export, tune."""
 
+import json
 import math
 import os
 import shlex
@@ -33,6 +34,7 @@ RUN = (
     "several runs: [jobs=N]"
 )
 RESUME = "RUN_DIR [federation.rounds=N] [trust=true]"
+PRETRAIN = "SCENARIO OBJECTIVE [into=FILE] [key=value ...]"
 EVALUATE = "RUN_DIR [protocols=ID,ID | all | papers] [data.root=IMAGES] [trust=true]"
 EXPORT = "RUN_DIR FILE [format=torch|safetensors|onnx|peft] [encoder=NAME] [trust=true]"
 TUNE = (
@@ -207,6 +209,27 @@ def resume(words: list[str], session: Session) -> None:
         Experiment(config, display, processes, session.started, folder, Path(path) if longer else None).execute()
 
 
+def pretrain(words: list[str], session: Session) -> None:
+    """Train an encoder on the clients that a scenario holds out, in one place, for a federation to start from."""
+    from benchmark.api import opened
+    from benchmark.experiment.experiment import Experiment
+    from benchmark.experiment.pretraining import pretraining
+
+    names, overrides = split(words)
+    scenario, objective = exactly(names, f"pretrain {PRETRAIN}")
+    given, rest = take_keys(overrides, "into")
+    config = pretraining(scenario, objective, rest)
+    file = Path(given.get("into", folder(config) / "encoder.pt")).expanduser()
+    processes = session.launch([config])
+    with session.display() as display:
+        Experiment(config, display, processes, session.started).execute()
+        with opened(folder(config), display, trust=True, processes=processes) as finished:
+            _write_encoder(finished, file, {}, display)
+            mean, std = (json.dumps(value) for value in (finished.data.recipe.mean, finished.data.recipe.std))
+        start = f"encoder.weights={shlex.quote(str(file))} views.mean={mean} views.std={std}"
+        display.print(f"to start from it: run {scenario} METHOD {start.replace(', ', ',')}")
+
+
 def evaluate(words: list[str], session: Session) -> None:
     """Measure a finished run's encoders; scores of other protocols stay."""
     from benchmark.configuration.suites import listed
@@ -227,28 +250,31 @@ def evaluate(words: list[str], session: Session) -> None:
 
 def export(words: list[str], session: Session) -> None:
     """Write a finished run's encoder to a file for plain torch, torchvision, timm or ONNX."""
+    names, overrides = split(words)
+    path, target = exactly(names, f"export {EXPORT}")
+    given, rest = take_keys(overrides, "format", "encoder", "trust")
+    with _finished(path, rest, is_true(given, "trust"), session) as (finished, display):
+        if not (finished.folder / "result.json").exists():
+            raise ConfigError(f"{path} has no scores yet: evaluate it first with `evaluate {shlex.quote(path)}`")
+        options = {"format": given.get("format"), "name": given.get("encoder")}
+        _write_encoder(finished, Path(target).expanduser(), options, display)
+
+
+def _write_encoder(finished: "Run", file: Path, options: dict[str, Any], display: "Display") -> None:
+    """Exports an encoder of a finished run, and prints what there is to know. options: of `export_encoder`."""
     from benchmark.distributed.collectives import on_rank_zero
     from benchmark.experiment.export import export_encoder
     from benchmark.tracking.record import covers_encoder
     from leaderboards import store
 
-    names, overrides = split(words)
-    path, target = exactly(names, f"export {EXPORT}")
-    given, rest = take_keys(overrides, "format", "encoder", "trust")
-    with _finished(path, rest, is_true(given, "trust"), session) as (finished, display):
-        result = finished.folder / "result.json"
-        if not result.exists():
-            raise ConfigError(f"{path} has no scores yet: evaluate it first with `evaluate {shlex.quote(path)}`")
-        file = Path(target).expanduser()
-        options = {"format": given.get("format"), "name": given.get("encoder")}
-        record = store.read(result)
-        name = on_rank_zero(finished.fabric, partial(export_encoder, finished, record, file, **options))
-        display.print(f"encoder {name} of {finished.name}: {file}, described by {file}.json")
-        if not covers_encoder(record):
-            display.print(
-                "epsilon does not cover this encoder: its BatchNorm statistics were measured on all training images, "
-                "without noise"
-            )
+    record = store.read(finished.folder / "result.json")
+    name = on_rank_zero(finished.fabric, partial(export_encoder, finished, record, file, **options))
+    display.print(f"encoder {name} of {finished.name}: {file}, described by {file}.json")
+    if not covers_encoder(record):
+        display.print(
+            "epsilon does not cover this encoder: its BatchNorm statistics were measured on all training images, "
+            "without noise"
+        )
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from datamodules import partition
 
 LIBRARY = "methods.networks.torchvision"
 """The encoder that takes names of weights."""
+WEIGHTS = Path(__file__).parents[1] / "configs" / "weights"
+"""Files of weights that come with the suite, which a config names without a folder."""
 
 
 def encoder_sections(config: DictConfig) -> Iterator[tuple[str, DictConfig]]:
@@ -29,6 +31,8 @@ def encoder_sections(config: DictConfig) -> Iterator[tuple[str, DictConfig]]:
 
 def weights_file(section: Any, where: str) -> Path | None:
     """The file that an encoder starts from; None: it starts from torchvision's weights of a name, or from none.
+
+    A name without a folder that the working folder does not have is that of a file of WEIGHTS.
 
     Raises ConfigError: the value is neither.
     """
@@ -42,7 +46,9 @@ def weights_file(section: Any, where: str) -> Path | None:
         if section.get("class") != LIBRARY:
             raise ConfigError(f"{where}.weights={value}: {section.get('class')} takes no name: give {example}")
         return None
-    return expanded(value, f"{where}.weights")
+    file = expanded(value, f"{where}.weights")
+    shipped = WEIGHTS / file.name
+    return shipped if str(file) == file.name and not file.exists() and shipped.is_file() else file
 
 
 def sha256(file: Path, key: str) -> str:

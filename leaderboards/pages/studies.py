@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leaderboards.markdown import render, replace_between, rewrite
-from leaderboards.pages.plots import GRID, End, label_ends, panels, save
+from leaderboards.pages.plots import GRID, End, label_ends, logarithmic, panels, save
+from leaderboards.pages.trade_offs import COSTS, Cost
 from leaderboards.palette import Look, looks
 from leaderboards.rank import HEADLINE, Cell, Row, board
 from leaderboards.schema import Record
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STUDIES: list[dict[str, Any]] = load_yaml("studies.yaml")
+
+AGAINST = {
+    **{key: COSTS[key] for key in ("bytes", "flops", "memory")},
+    "seconds": Cost("What a second buys", "seconds of a client in a round", lambda row: row.client_seconds, log=True),
+}
+"""What a study's `against` may list: costs that a panel each sets the accuracy against."""
 
 Curve = Mapping[float | str, Cell]
 """Position on the axis, a number or a word -> the mean there; "flat": that of a row without one, a horizontal line."""
@@ -30,10 +37,10 @@ def write(records: Sequence[Record], folder: str | Path) -> None:
         if page.exists():
             rows = _rows(study, records)
             ours = our_curves(study, rows)
-            text = table(study, ours, epsilons(study, rows))
+            text = table(study, ours, epsilons(study, rows), costs(study, rows))
             rewrite(page, partial(replace_between, mark="ours", text=text))
             if ours:
-                save(partial(_draw, study, ours), page.with_suffix(".svg"))
+                save(partial(_draw, study, ours, rows), page.with_suffix(".svg"))
 
 
 def studied(boards: Mapping[str, Sequence[Row]]) -> dict[str, str]:
@@ -92,13 +99,30 @@ def epsilons(study: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[float, f
     return {x: epsilon for x, epsilon in spent.items() if epsilon is not None}
 
 
-def table(study: Mapping[str, Any], ours: Mapping[str, Curve], epsilon: Mapping[float, float]) -> str:
-    """A row for each position on the axis; columns are our lines, the paper's, and epsilon where any was spent."""
+def costs(study: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[float | str, list[float | None]]:
+    """Position -> what the row there costs, of the first line that is no horizontal one, by the study's `against`."""
+    against = [AGAINST[key] for key in study["ours"].get("against", [])]
+    line = next((line for line in study["ours"]["lines"].values() if "flat" not in line), {})
+    found = {x: [cost.of(rows[where]) for cost in against] for x, where in line.items() if where in rows}
+    return found if against else {}
+
+
+def table(
+    study: Mapping[str, Any],
+    ours: Mapping[str, Curve],
+    epsilon: Mapping[float, float],
+    paid: Mapping[float | str, Sequence[float | None]] = {},
+) -> str:
+    """A row for each position on the axis; columns are our lines, the paper's, and epsilon where any was spent.
+
+    paid: see `costs`; where there are any they have a table of their own.
+    """
     columns = {f"{name}, ours": curve for name, curve in ours.items()}
     columns |= {f"{name}, paper": curve for name, curve in paper_curves(study).items()}
     counts = [cell.n for curve in ours.values() for cell in curve.values()]
     rows = {"columns": columns, "positions": positions(columns.values()), "epsilon": epsilon, "counts": counts}
-    return render("study.md.j2", study=study, label=label, **rows)
+    against = [AGAINST[key].label for key in study["ours"].get("against", [])]
+    return render("study.md.j2", study=study, label=label, paid=paid, against=against, **rows)
 
 
 def positions(curves: Iterable[Curve]) -> list[float | str]:
@@ -113,20 +137,42 @@ def label(position: float | str) -> str:
     return position if isinstance(position, str) else f"{position:g}".replace("inf", "∞")
 
 
-def _draw(study: Mapping[str, Any], ours: Mapping[str, Curve]) -> "Figure":
+def _draw(study: Mapping[str, Any], ours: Mapping[str, Curve], rows: Mapping[str, Row]) -> "Figure":
     shown = [(f"ours: {study['ours']['title']}", ours)]
     if theirs := paper_curves(study):
         shown.append((f"paper: {study['paper']['title']}", theirs))
-    figure, every = panels(max(6.4, 5.2 * len(shown)), 3.8, len(shown))
+    against = [AGAINST[key] for key in study["ours"].get("against", [])]
+    figure, every = panels(max(6.4, 5.2 * len(shown)) + 2.8 * len(against), 3.8, len(shown) + len(against))
     names = list(dict.fromkeys(name for _, curves in shown for name in curves))
-    rows = {name: next(iter(line.values())).split()[1] for name, line in study["ours"]["lines"].items()}
-    styles = dict(zip(names, looks(rows.get(name, name) for name in names), strict=True))
-    for axes, (title, curves) in zip(every, shown, strict=True):
+    of_line = {name: next(iter(line.values())).split()[1] for name, line in study["ours"]["lines"].items()}
+    styles = dict(zip(names, looks(of_line.get(name, name) for name in names), strict=True))
+    for axes, (title, curves) in zip(every, shown, strict=False):
         _panel(axes, curves, styles)
         axes.set_xlabel(study["axis"])
         axes.set_title(textwrap.fill(title, 60), loc="left", fontsize=8)
+    for axes, cost in zip(every[len(shown) :], against, strict=True):
+        _cost_panel(axes, study, ours, rows, styles, cost)
     figure.suptitle(study["title"], fontsize=11, fontweight="bold")
     return figure
+
+
+def _cost_panel(
+    axes: "Axes",
+    study: Mapping[str, Any],
+    ours: Mapping[str, Curve],
+    rows: Mapping[str, Row],
+    styles: Mapping[str, Look],
+    cost: Cost,
+) -> None:
+    """Draws accuracy against a cost: a mark for each row that has both, its spread as a bar."""
+    for name, curve in ours.items():
+        colour, _, marker = styles[name]
+        for x, cell in curve.items():
+            if (value := cost.of(rows[study["ours"]["lines"][name][x]])) is not None:
+                axes.errorbar(value, cell.mean, yerr=cell.spread, color=colour, marker=marker, markersize=4, capsize=3)
+    logarithmic(axes)
+    axes.set_xlabel(cost.label)
+    axes.grid(color=GRID, linewidth=0.6)
 
 
 def _panel(axes: "Axes", curves: Mapping[str, Curve], styles: Mapping[str, Look]) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from benchmark.cli.main import main
+from benchmark.configuration.files import read
 from benchmark.errors import ConfigError
 from benchmark.experiment import adapters
 from methods import networks, trees
@@ -19,7 +20,7 @@ from tests.methods import test_measures
 from tests.methods.contract import PROJECTOR, MethodContract
 from tests.methods.frozen import FrozenContract, check_interrupted
 from tests.methods.toys import EVERYONE, first_round
-from tests.run_helpers import TINY, build_run, train_run
+from tests.run_helpers import TINY, build_run, execute_run, train_run
 
 peft = pytest.importorskip("peft", reason="adapters need the extra peft")
 
@@ -193,6 +194,24 @@ def test_rank_8_is_less_than_a_twentieth_of_the_small_transformers_uplink(tmp_pa
     sent, whole = (trees.nbytes(method.weights()) for method in (adapted, full))
     assert sent == 4 * (factors + projector)
     assert sent < 0.05 * whole
+
+
+def test_rank_8_is_less_than_a_twentieth_of_the_uplink_in_the_suite_adapt_by_its_ledger_and_by_hand(tmp_path):
+    """By hand: A and B of qkv of two layers of width 96; a head of 96 - 48; of all, patches of 8 x 8 too."""
+    shipped = read("scenario", "adapt")
+    words = ("data.image_size=32", "data.channels=1", "federation.rounds=1", "training.steps=1")
+    words += (f"heads.projector={shipped['heads']['projector']}", "evaluation.protocols=[]")
+    (line,) = (line.split() for line in read("suite", "adapt")["methods"] if line.endswith("row=fedavg-lora8"))
+    lora8 = [word for word in line if word.startswith("encoder.adapter.")]
+    sent = []
+    for more in (lora8, []):
+        record, _ = execute_run(tmp_path / str(len(more)), "fedavg", f"encoder={shipped['encoder']}", *words, *more)
+        sent.append(record["bytes"]["up"]["weights"] / record["bytes"]["visits"])
+    head, factors = 96 * 48 + 48, 2 * 8 * (96 + 3 * 96)
+    whole = (8 * 8 + 1 + 1 + 17) * 96 + 2 * (12 * 96**2 + 13 * 96) + 2 * 96
+    assert sent == [4 * (factors + head), 4 * (whole + head)]
+    assert (factors + head, whole, whole + head) == (10_800, 231_840, 236_496)  # as the study has them
+    assert sent[0] < 0.05 * sent[1]
 
 
 PRODUCT = lora(extra=", average: product")

@@ -1,6 +1,7 @@
 """Our rows along an axis, next to the paper's numbers."""
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,28 @@ def test_words_on_the_axis_keep_their_order_and_are_not_joined(tmp_path, monkeyp
     assert points.get_linestyle() == "None"
 
 
+def test_costs_have_a_table_of_the_first_line_and_a_panel_each(tmp_path, monkeypatch):
+    lines = {"A": {"all": "t1 a", "few": "t1 c"}, "B": {"flat": "t1 b"}}
+    ours = {"title": "small", "lines": lines, "against": ["bytes", "flops", "seconds"]}
+    study = {"page": "cost", "title": "What does it cost?", "axis": "what", "ours": ours}
+    rows = studies._rows(study, [*RECORDS, *records({"c": [45.0, 46.0, 47.0]}, scenario="t1")])
+    rows["t1 c"] = replace(rows["t1 c"], bytes_up=1e6, bytes_down=2e6, flops=5e9, client_seconds=2.5)
+    rows["t1 a"] = replace(rows["t1 a"], bytes_up=None, bytes_down=None, flops=None, client_seconds=2.0)
+    monkeypatch.setattr(studies, "STUDIES", [study])
+    monkeypatch.setattr(studies, "_rows", lambda *_: rows)
+    drawn = []
+    monkeypatch.setattr(studies, "save", lambda draw, file: drawn.append(draw()))
+    (tmp_path / "cost.md").write_text(marks("ours"))
+    studies.write([], tmp_path)
+    text = (tmp_path / "cost.md").read_text()
+    assert "| all | – | – | 2 |\n| few | 3 | 5 | 2.5 |\n\nWhat a client pays, under A.\n" in text
+    _, *panels = drawn[0].axes
+    assert [axes.get_xlabel() for axes in panels] == [studies.AGAINST[key].label for key in ours["against"]]
+    marked = [sorted(float(line.get_xdata()[0]) for line in axes.lines if line.get_marker() == "o") for axes in panels]
+    assert marked[:2] == [[3.0], [5.0]]
+    assert {2.0, 2.5} <= set(marked[2])
+
+
 @pytest.mark.parametrize("paper", [STUDY["paper"], {"title": "no table"}])
 def test_pages_and_figures_are_written_and_depend_on_the_records_only(paper, tmp_path, monkeypatch):
     monkeypatch.setattr(studies, "STUDIES", [{**STUDY, "paper": paper}, {**STUDY, "page": "elsewhere"}])
@@ -94,7 +117,7 @@ def test_pages_and_figures_are_written_and_depend_on_the_records_only(paper, tmp
     assert not (tmp_path / "elsewhere.svg").exists()
 
 
-SUITES = ("study-orchestra", "study-flesd", "study-epsilon", "study-uplink")
+SUITES = ("study-orchestra", "study-flesd", "study-epsilon", "study-uplink", "adapt")
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +126,11 @@ def planned():
     found = set()
     for name in ("cifar10-micro", *SUITES):
         content = read("suite", name)
-        unnamed = [line for line in content["methods"] if "row=" not in line]
+        lines = [*content["methods"], *(content.get("more", []) if name == "adapt" else [])]
+        unnamed = [line for line in lines if "row=" not in line]
         only = {"seeds": [0], "scenarios": content["scenarios"][:1], "methods": unnamed}
         rows = {config.row for config in suite(name, only, [])} if unnamed else set()
-        rows |= {line.rpartition("row=")[2].split()[0] for line in content["methods"] if "row=" in line}
+        rows |= {line.rpartition("row=")[2].split()[0] for line in lines if "row=" in line}
         scenarios = {line.rpartition("scenario=")[2].split()[0] for line in content["scenarios"]}
         found |= {f"{scenario} {row}" for scenario in scenarios for row in rows}
     return found
