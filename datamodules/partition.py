@@ -31,6 +31,8 @@ class Parts(Sequence[np.ndarray]):
 
     def __init__(self, partition: Sequence[np.ndarray], names: Sequence[str] = ()) -> None:
         self.names = tuple(names)
+        self.sizes: np.ndarray
+        self.indices: np.ndarray
         if isinstance(partition, Parts):
             self.sizes, self.indices = partition.sizes, partition.indices
         else:
