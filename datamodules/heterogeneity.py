@@ -1,6 +1,7 @@
 """Heterogeneity of a partition: statistics over its clients, and a bubble chart."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,13 @@ def counts(labels: np.ndarray, partition: Sequence[np.ndarray]) -> np.ndarray:
 
     >>> counts(np.array([0, 0, 1, 1]), [np.array([0, 1]), np.array([2, 3])])
     array([[2, 0],
-           [0, 2]])
+           [0, 2]], dtype=int32)
     """
     distinct, classes = np.unique(labels, return_inverse=True)
-    return np.stack([np.bincount(classes[indices], minlength=len(distinct)) for indices in partition])
+    examples = np.empty((len(partition), len(distinct)), dtype=np.int32)  # one array, however many clients
+    for row, indices in zip(examples, partition, strict=True):
+        row[:] = np.bincount(classes[indices], minlength=len(distinct))
+    return examples
 
 
 def report(labels: np.ndarray, partition: Sequence[np.ndarray]) -> dict[str, float]:
@@ -34,7 +38,7 @@ def report(labels: np.ndarray, partition: Sequence[np.ndarray]) -> dict[str, flo
     return {
         "classes": float((examples > 0).sum(axis=1).mean()),
         # in integers: 7 of 700 examples are 1 %, whatever 0.01 * 700 rounds to
-        "classes_1pct": float(((examples > 0) & (100 * examples >= sizes[:, None])).sum(axis=1).mean()),
+        "classes_1pct": float(((examples > 0) & (np.int64(100) * examples >= sizes[:, None])).sum(axis=1).mean()),
         "size_min": float(sizes.min()),
         "size_median": float(np.median(sizes)),
         "size_max": float(sizes.max()),
@@ -57,7 +61,7 @@ def bubble_chart(
     """
     from matplotlib.figure import Figure
 
-    examples = counts(labels, partition)[:MAX_CLIENTS]
+    examples = counts(labels, list(islice(partition, MAX_CLIENTS)))
     clients, num_classes = examples.shape
     cell = float(np.clip(12 / max(examples.shape), 0.14, 0.45))  # inches
     named, rows = list(map(spelt, names[:clients])), list(map(spelt, classes or ["all"]))

@@ -18,7 +18,7 @@ NORMALISATIONS = 100
 REDRAWS = 1000
 """Draws after which a rule with a `min_size` gives up."""
 
-Partition = list[np.ndarray]
+Partition = Sequence[np.ndarray]
 """One sorted int64 index array per client."""
 
 
@@ -31,9 +31,23 @@ class Parts(Sequence[np.ndarray]):
 
     def __init__(self, partition: Sequence[np.ndarray], names: Sequence[str] = ()) -> None:
         self.names = tuple(names)
-        self.sizes = np.fromiter(map(len, partition), dtype=np.int64, count=len(partition))
-        self.indices = np.concatenate(partition).astype(np.int64, copy=False)
+        self.sizes: np.ndarray
+        self.indices: np.ndarray
+        if isinstance(partition, Parts):
+            self.sizes, self.indices = partition.sizes, partition.indices
+        else:
+            self.sizes = np.fromiter(map(len, partition), dtype=np.int64, count=len(partition))
+            self.indices = np.concatenate(partition).astype(np.int64, copy=False)
         self.ends = np.cumsum(self.sizes)
+
+    @classmethod
+    def cut(cls, order: np.ndarray, sizes: np.ndarray) -> "Parts":
+        """An order of indices, int64, cut into clients of these sizes, whose indices are sorted in place."""
+        parts = cls((order,))
+        parts.sizes, parts.ends = sizes, np.cumsum(sizes)
+        for indices in parts:
+            indices.sort()
+        return parts
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -89,7 +103,7 @@ def iid(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
     """
     _check(labels, num_clients)
     order = np.random.default_rng(seed).permutation(len(labels))
-    return [np.sort(indices).astype(np.int64) for indices in np.array_split(order, num_clients)]
+    return Parts.cut(order, len(labels) // num_clients + (np.arange(num_clients) < len(labels) % num_clients))
 
 
 def dirichlet(labels: np.ndarray, num_clients: int, *, alpha: float, min_size: int = 0, seed: int) -> Partition:
@@ -296,7 +310,7 @@ def _by_size(
             break
         small |= sizes < min_size
     sizes[weights.argmax()] += len(labels) - sizes.sum()
-    return [_join([piece]) for piece in np.split(rng.permutation(len(labels)), np.cumsum(sizes)[:-1])]
+    return Parts.cut(rng.permutation(len(labels)), sizes)
 
 
 def _refuse_min_size(min_size: int, num_clients: int, examples: int) -> None:

@@ -17,7 +17,7 @@ from benchmark.experiment.natural_clients import held_out, natural_clients, part
 from benchmark.rng import Streams
 from datamodules import partition
 from datamodules.natural import NamedPartition
-from datamodules.partition import of_every_class
+from datamodules.partition import Partition, of_every_class
 from datamodules.shift import shifted
 from datamodules.signatures import signature_of
 from datamodules.sources import Source, limited, load
@@ -199,7 +199,7 @@ def clients_of(config: DictConfig, images: Source, rows: np.ndarray | None = Non
     return held if fraction == 1 else held._replace(parts=partition.thinned(held.parts, fraction, seed=seed))
 
 
-def _by_rule(section: dict[Any, Any], images: Source, rows: np.ndarray | None, seed: int) -> list[np.ndarray]:
+def _by_rule(section: dict[Any, Any], images: Source, rows: np.ndarray | None, seed: int) -> Partition:
     """A partition by a rule of `datamodules.partition`."""
     name, clients = section.pop("name", None), section.pop("clients", 10)
     check({"clients": clients, **section}, {"clients": int, **parameters(str(name))}, "partition", name)
@@ -210,7 +210,7 @@ def _by_rule(section: dict[Any, Any], images: Source, rows: np.ndarray | None, s
         )
     labels = images.train.labels if rows is None else images.train.labels[rows]
     try:
-        held: list[np.ndarray] = getattr(partition, name)(labels, clients, **section, seed=seed)
+        held: Partition = getattr(partition, name)(labels, clients, **section, seed=seed)
     except TypeError as error:
         raise ConfigError(f"partition: {name} cannot be made from {section}: {error}") from error
     return held if rows is None else [rows[indices] for indices in held]

@@ -29,6 +29,7 @@ from benchmark.tracking.loggers import RunLogger, close, open_logger
 from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import (
     author_deviations,
+    emulated,
     external_classes,
     hardware,
     numerical_deviations,
@@ -88,6 +89,8 @@ class Run:
         log = RoundLog(self.folder / "rounds.jsonl", logger)
         self.loop.callbacks = [*monitor, *callbacks, *visits, log, early, self.display]
         self.display.begin(self.name)
+        if line := emulated(self.config.training.precision, self.fabric.device):
+            self.display.print(f"{self.name}: {line}")
         if not self.loop.checkpoint.file.exists() and (self.folder / "rounds.jsonl").exists():
             self.display.print(f"{self.name}: starts over: {self.folder} has rounds, but no checkpoint")
         if not self.loop.checkpoint.file.exists():

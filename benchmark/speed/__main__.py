@@ -31,6 +31,7 @@ MEASUREMENTS = {
     "startup": ("overhead", "Start-up to the first step"),
     "evaluation": ("evaluation", "Evaluation: probes on cached features, beside loaders and scikit-learn"),
     "threads": ("evaluation", "Evaluation: a probe's steps on one thread and on all, on cores that others use"),
+    "protocols": ("protocols", "Evaluation: seconds of each protocol beside training's"),
     "libraries": ("libraries", "What libraries have too: seconds and lines of code"),
 }
 """Measurement -> the module with a function of this name, and its title."""

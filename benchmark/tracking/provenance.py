@@ -151,6 +151,14 @@ def hardware(device: torch.device) -> str:
     return f"{processor()}, {torch.get_num_threads()} threads; {arithmetic()}"
 
 
+def emulated(precision: str, device: torch.device) -> str:
+    """A line where a precision of training is slower than 32-true for want of instructions, else ""."""
+    x86 = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
+    if precision != "bf16-mixed" or not x86 or torch.cpu._is_avx512_bf16_supported():  # of others torch does not know
+        return ""
+    return "this processor emulates bf16, so training.precision=bf16-mixed takes longer than 32-true"
+
+
 def processor() -> str:
     """The processor's name, as the system reports it."""
     return _cpuinfo().get("model name") or platform.processor() or platform.machine()

@@ -23,6 +23,7 @@ from torchvision import datasets
 
 from datamodules import cache, sources
 from datamodules.archives import ARCHIVES
+from datamodules.embedded import SYNTHETIC, synthetic
 from datamodules.sources import DataError, Source
 from tests.datamodules.own_data import make, picture, refused
 
@@ -92,6 +93,15 @@ def test_synthetic_classes_can_be_learned_and_the_hash_is_of_shapes_and_bytes(fo
     first, second = (sources.load("synthetic", **folders, image_size=5, options=options | {"seed": k}) for k in (0, 1))
     assert (first.train.images.shape, first.test.images.shape) == ((40, 1, 5, 5), (10, 1, 5, 5))
     assert first.sha256 != second.sha256
+
+
+def test_synthetic_images_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = SYNTHETIC | {"examples": 33, "image_size": 5}
+    whole = synthetic(**settings)
+    monkeypatch.setattr("datamodules.embedded.PART", 4)
+    parts = synthetic(**settings)
+    for split in ("train", "test"):
+        np.testing.assert_array_equal(parts.images[split], whole.images[split])
 
 
 def test_threads_decode_large_images_in_order(folders: dict[str, Path]) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmark.cli.main import main
-from benchmark.speed import evaluation, overhead, peers, report, scaling, terms, timing, views
+from benchmark.speed import evaluation, overhead, peers, protocols, report, scaling, terms, timing, views
 from benchmark.speed.__main__ import MEASUREMENTS
 from benchmark.speed.peer import workload
 from methods.networks import convnet
@@ -21,6 +21,11 @@ TINY = {
     terms: {"CLIENTS": 200, "FILES": 20, "SIDE": 32, "resnet18": lambda **_: convnet(widths=[4], strides=[2])},
     views: {"IMAGES": 8, "BATCH": 4, "apply_compiled": views.apply},  # a compiler takes half a minute
     evaluation: {"TRAIN": 600, "TEST": 200, "EPOCHS": 1},
+    protocols: {
+        "LIKE": ("digits", "fedavg", *SMALL[:1], "evaluation.every=1"),
+        "MEASURED": ("linear-quick/v1", "geometry/v1"),
+        "FEATURES": ["knn/v1"],
+    },
     peers: {
         "BATCHES": (16,),
         "SETTINGS": (*peers.SETTINGS, *SMALL),

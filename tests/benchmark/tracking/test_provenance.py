@@ -28,6 +28,22 @@ def test_processors_of_one_name_are_told_apart(monkeypatch, cpuinfo, built, expe
     provenance.arithmetic.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("precision", "device", "machine", "real", "told"),
+    [
+        ("bf16-mixed", "cpu", "x86_64", False, True),
+        ("bf16-mixed", "cpu", "x86_64", True, False),
+        ("bf16-mixed", "cpu", "aarch64", False, False),
+        ("bf16-mixed", "cuda", "x86_64", False, False),
+        ("32-true", "cpu", "x86_64", False, False),
+    ],
+)
+def test_emulated_bf16_is_told(precision, device, machine, real, told, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: real)
+    assert ("emulates bf16" in provenance.emulated(precision, torch.device(device))) == told
+
+
 def environment(hardware: str, commit: str = "c") -> dict[str, object]:
     return {"numerical_deviations": [], "commit": commit, "hardware": hardware, "ranks": 1}
 
