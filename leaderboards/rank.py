@@ -17,6 +17,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from leaderboards import row_costs
 from leaderboards.bundles import largest_difference, lowest_mark, recomputed
 from leaderboards.encoders import count, shown
 from leaderboards.schema import Record, RecordError
@@ -67,7 +68,8 @@ class Row:
     floor: the row of the untrained encoder of its architecture, or else the floor. below:
         the accuracies of `cells` whose mean, over the seeds that both have, is below that row's.
     activity: name -> Activity; idle: whether it has any and all are below their bounds.
-    flops, memory: operations of a client in a round, and bytes at most at once; None where no seed has them counted.
+    flops, memory: operations of a client in a round, and bytes at most at once; None where neither a seed has them
+        counted nor the row is a committed one.
     clients: that hold the images. unranked: why the row has no rank whatever its seeds: "control" or "one client".
     submission: the mark of a row that somebody else made, see `bundles`; "" of one of this repository. recomputed: its
         mean headline as who verified it measured it; difference: the largest of its scores, see `bundles.difference`.
@@ -295,14 +297,10 @@ def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) ->
     origins = [record["provenance"] for record in group]
     commits = [f"{(origin['git'] or 'no commit')[:7]}{'*' if origin['dirty'] else ''}" for origin in origins]
     noise, activity = [record.get("privacy", {}) for record in group], _activity(group)
-    again = _values(recomputed(group)).get(HEADLINE)
+    again, (flops, memory) = _values(recomputed(group)).get(HEADLINE), row_costs.of(group) or (None, None)
 
     def per_visit(totals: Iterable[float]) -> float | None:
         return math.fsum(totals) / visits if visits else None
-
-    def counted(key: str) -> float | None:
-        found = [record["costs"][key] for record in group if record.get("costs")]
-        return fmean(found) if found else None
 
     def traffic(direction: str) -> float | None:
         if first["federation"]["clients"] == 1:
@@ -332,8 +330,8 @@ def _row(group: Sequence[Record], values: Values, floor: str, limits: Values) ->
         clients=first["federation"]["clients"],
         encoders=max(map(count, group)),
         activity=activity,
-        flops=counted("flops"),
-        memory=counted("memory"),
+        flops=flops,
+        memory=memory,
         idle=bool(activity) and all(each.mean < each.bound for each in activity.values()),
         submission=lowest_mark(group),
         recomputed=fmean(again.values()) if again else None,

@@ -238,8 +238,8 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         "Of a record that somebody else made; missing otherwise.",
     ),
 }
-INCIDENTAL = ("seconds", "provenance", "evaluated", "world_size", "submission")
-"""Fields that may differ between two records of one run: when, where, by whom and how fast."""
+INCIDENTAL = ("seconds", "provenance", "evaluated", "world_size", "submission", "costs")
+"""Fields that may differ between two records of one run: when, where, by whom and how fast, and what is counted."""
 
 EXPECTED = {
     "int_type": "a whole number, 0 or more",

@@ -96,7 +96,7 @@ def merged(folder: Path, added: Mapping[Path, Record]) -> list[Record]:
 def additions(folder: Path, records: Iterable[Record]) -> dict[Path, Record]:
     """The file for each record that is to be added to a folder of results, which need not exist.
 
-    A record of fewer rounds than the standing one of its run is left out.
+    A record of fewer rounds than the standing one of its run is left out; one without `costs` takes the standing one's.
 
     Raises RecordError: a standing record is of another run, or has another result; see `check_replaces`.
     """
@@ -106,7 +106,8 @@ def additions(folder: Path, records: Iterable[Record]) -> dict[Path, Record]:
         if before is not None:
             check_replaces(path, before, record)
         if before is None or record["rounds"]["done"] >= before["rounds"]["done"]:
-            files[path] = record
+            known = {"costs": before["costs"]} if before is not None and before.get("costs") else {}
+            files[path] = {**known, **record}
     return files
 
 

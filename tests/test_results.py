@@ -7,8 +7,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from benchmark.configuration.compose import compose, merge
-from benchmark.configuration.files import available, read
+from benchmark.configuration.files import read
 from benchmark.configuration.identity import identity
+from benchmark.configuration.suites import config_of
 from benchmark.configuration.tuned import rule
 from leaderboards import generate, store
 from leaderboards.pages import plots, studies
@@ -16,34 +17,6 @@ from leaderboards.pages import plots, studies
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RECORDS = store.collect(LEADERBOARDS / "results")
 TUNED = sorted(LEADERBOARDS.glob("tuned/*/*.json"))
-
-
-def scenario_name(line):
-    """The name of the scenario in a suite's line, which may change a shipped scenario by overrides."""
-    name, *overrides = line.split()
-    return next((word.removeprefix("scenario=") for word in overrides if word.startswith("scenario=")), name)
-
-
-SUITES = [read("suite", name) for name in available("suite")]
-SCENARIOS = {scenario_name(line): line.split() for suite in SUITES for line in suite["scenarios"]}
-NAMED = {  # (scenario, row) -> method and overrides of the suites' lines that give a row its name
-    (scenario_name(scenario), word.removeprefix("row=")): line.split()
-    for suite in SUITES
-    for scenario in suite["scenarios"]
-    for line in (*suite["methods"], *suite.get("more", []))
-    for word in line.split()[1:]
-    if word.startswith("row=")
-}
-
-
-def current_config(record):
-    """The config that the record's row has now."""
-    shipped = [record["method"]]
-    if record["row"] == f"{record['method']}-{record['objective']}":
-        shipped.append(f"objective={record['objective']}")
-    method, *overrides = NAMED.get((record["scenario"], record["row"]), shipped)
-    scenario, *changes = SCENARIOS.get(record["scenario"], [record["scenario"]])
-    return compose(scenario, method, [f"seed={record.get('seed', 0)}"], [*changes, *overrides])
 
 
 def test_the_generated_files_are_made_from_the_committed_records(monkeypatch):
@@ -61,7 +34,7 @@ for entry in RECORDS:
 
 @pytest.mark.parametrize("records", ROWS.values(), ids=map(" ".join, ROWS))
 def test_the_records_of_a_row_are_of_the_shipped_config(records):
-    config = current_config(records[0])
+    config = config_of(records[0])
     for record in records:
         config.seed = record["seed"]
         assert (config.scenario, config.row) == (record["scenario"], record["row"])
@@ -75,8 +48,8 @@ def test_a_row_with_a_setting_of_the_authors_is_named_by_it_and_differs_in_nothi
     method, *overrides, setting, name = line.split()
     base = compose("cifar10-micro", method, overrides)
     assert name == f"row={base.row}+{setting}"
-    scenario, *changes = SCENARIOS["cifar10-micro-settings"]
-    config = compose(scenario, method, [], [*changes, *overrides, setting, name])
+    known = {"scenario": "cifar10-micro-settings", "row": name.removeprefix("row="), "method": method, "objective": ""}
+    config = config_of(known)
     assert identity(config) == identity(merge(base, [setting])) != identity(base)
 
 
@@ -86,7 +59,7 @@ def test_a_tuned_value_is_the_best_of_its_scores(file):
     scored = [trial for trial in tuned["tried"] if trial["score"] is not None]
     assert tuned["best"] == max(scored, key=lambda trial: trial[tuned.get("chosen_by", "score")])["point"]
     assert len(scored) > 2
-    config = current_config(tuned)
+    config = config_of(tuned)
     for override in tuned["best"]:
         key, _, value = override.partition("=")
         assert OmegaConf.select(config, key) == float(value)

@@ -1,8 +1,8 @@
 """What follows from the shipped methods, objectives and data sets, written into pages and data: `make pages`.
 
 A method's and an objective's facts are its class's and those of its config's head (`files.facts`). Lists of them are
-written anew; golden numbers and lines of the privacy and the cost sheet are measured where they are missing, and left
-as they are where not (`regress capture=true`, `make privacy`, `make costs` measure all).
+written anew; golden numbers, lines of the privacy and the cost sheet and rows' costs are measured where they are
+missing, and left as they are where not (`regress capture=true`, `make privacy`, `make costs` measure all).
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmark.audit import cost_sheet, golden, privacy_sheet
+from benchmark.audit import cost_sheet, golden, privacy_sheet, row_costs
 from benchmark.configuration.files import RECONSTRUCTED, available, facts, papers, read, source
 from benchmark.configuration.instantiate import locate
 from benchmark.configuration.suites import rows_of
@@ -24,7 +24,7 @@ from datamodules.order import SHIPPED
 from leaderboards import generate, store
 from leaderboards.markdown import replace_between
 from leaderboards.pages import costs, privacy
-from leaderboards.schema import RecordError
+from leaderboards.schema import Record, RecordError
 
 COMMAND = "make pages"
 REFERENCE = "docs/reference"
@@ -68,7 +68,8 @@ def missing() -> list[str]:
     ]
     lines += [f"{golden.FILE} has no row {row}" for row in _unmeasured()]
     lines += [f"{privacy_sheet.FILE} has no method {name}" for name in _unrecorded()]
-    return lines + [f"{cost_sheet.FILE} has no method {name}" for name in _uncounted()]
+    lines += [f"{cost_sheet.FILE} has no method {name}" for name in _uncounted()]
+    return lines + [f"{row_costs.FILE} has no row {name} as it is" for name in row_costs.missing(_records())]
 
 
 def write(display: Display) -> None:
@@ -84,8 +85,13 @@ def write(display: Display) -> None:
     if names := _uncounted():
         counted = [*costs.read(cost_sheet.FILE).lines, *cost_sheet.record(names, display)]
         cost_sheet.write(sorted(counted, key=lambda each: available("method").index(each.name)))
+    row_costs.update(_records(), display)
     with display.during("board and pages"):
-        generate.write(store.collect(Path("leaderboards") / "results"), Path("leaderboards"), Path("docs"))
+        generate.write(_records(), Path("leaderboards"), Path("docs"))
+
+
+def _records() -> list[Record]:
+    return store.collect(Path("leaderboards") / "results")
 
 
 def _unmeasured() -> list[str]:

@@ -184,8 +184,8 @@ def privacy(words: list[str], session: Session) -> None:
 
 
 def costs(words: list[str], session: Session) -> None:
-    """Count what a client pays under some methods; without a name under all, for docs/reference/cost-sheet.md."""
-    from benchmark.audit import cost_sheet
+    """Count what a client pays under some methods; without a name under all, and in all rows of the boards."""
+    from benchmark.audit import cost_sheet, row_costs
     from benchmark.runtime import enable_garbage_collection
     from leaderboards import generate, store
     from leaderboards.pages.costs import table
@@ -199,8 +199,12 @@ def costs(words: list[str], session: Session) -> None:
         session.console.print(table(lines))
         return
     cost_sheet.write(lines)
-    generate.write(store.collect(folder / "results"), folder, Path("docs"))
-    session.console.print(f"{count(len(lines), 'line')} in {folder / cost_sheet.SHEET} and {page}", highlight=False)
+    records = store.collect(folder / "results")
+    with session.display() as display:
+        rows = row_costs.update(records, display, anew=True)
+    generate.write(records, folder, Path("docs"))
+    done = f"{count(len(lines), 'line')} in {folder / cost_sheet.SHEET} and {page}, {count(rows, 'row')} in "
+    session.console.print(f"{done}{row_costs.FILE}", highlight=False)
 
 
 def _of_sheet(words: list[str], command: str, page: Path) -> tuple[list[str], list[str]]:

@@ -162,10 +162,36 @@ def _method_first(words: str) -> list[str]:
     return sorted(words.split(), key=lambda word: "=" in word)
 
 
+def config_of(record: Mapping[str, Any]) -> DictConfig:
+    """The config that a committed record's row has now, under the record's seed."""
+    shipped = [record["method"]]
+    if record["row"] == f"{record['method']}-{record['objective']}":
+        shipped.append(f"objective={record['objective']}")
+    settings, lines = _scenario_lines(), _row_lines()
+    setting = settings.get(record["scenario"], record["scenario"])
+    line = lines.get((record["scenario"], record["row"]), " ".join(shipped))
+    return _composed(setting, line, [f"seed={record.get('seed', 0)}"])
+
+
 def shipped_scenarios() -> set[str]:
     """Names of the shipped scenarios, and those that lines of suites give."""
+    return {*available("scenario"), *_scenario_lines()}
+
+
+def _scenario_lines() -> dict[str, str]:
+    """Name of a scenario -> the line of a suite, which may change a shipped scenario by overrides."""
     lines = (str(line) for suite in available("suite") for line in read("suite", suite).get("scenarios", []))
-    return {*available("scenario"), *(_values(line).get("scenario", line.split()[0]) for line in lines)}
+    return {_values(line).get("scenario", line.split()[0]): line for line in lines}
+
+
+def _row_lines() -> dict[tuple[str, str], str]:
+    """(scenario, row) -> the line of a suite that gives the row this name."""
+    found = {}
+    for content in (read("suite", suite) for suite in available("suite")):
+        for line in map(str, (*content.get("methods", []), *content.get("more", []))):
+            for setting in map(str, content.get("scenarios", []) if "row" in _values(line) else []):
+                found[_values(setting).get("scenario", setting.split()[0]), _values(line)["row"]] = line
+    return found
 
 
 def shipped_rows() -> set[str]:

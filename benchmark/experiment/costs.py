@@ -26,6 +26,7 @@ from benchmark.experiment import factory
 from benchmark.experiment.dry import CLASSES, IMAGES, SHAPE, DryRunExecutor, dry_loop
 from benchmark.federation.callbacks import Callback
 from benchmark.federation.loop import FederatedLoop
+from datamodules.federated import FederatedDataModule
 from methods import trees
 from methods.base import FederatedMethod, Objective, Phase, Visit
 
@@ -129,20 +130,22 @@ class CountingExecutor(DryRunExecutor):
         if kind == "epoch":
             return self._count_epoch(visit)
         shuffled = kind != "observe" or visit.phase.shuffled
-        batch = next(self._batches(visit, size, epochs=1, shuffled=shuffled))
+        batch = next(self._batches(visit, size, epochs=1, steps=1, shuffled=shuffled))
         return count(self.method, WORK[kind](visit.phase, self.fabric), batch)
 
     def _count_epoch(self, visit: Visit) -> Count:
         """The method's work before each epoch."""
         stream = self.streams.generator("epoch", round=visit.round, phase=visit.phase.name, client=visit.client.id)
-        size = visit.phase.batch_size or self.training.batch_size
         holder = self._holder(visit)
-        batches = [
-            *self.data.plain_batches(
-                "cpu", held=self.data.held_by(holder), pool=self.data.pool(holder), batch_size=size
-            )
-        ]
-        return count(self.method, lambda method, given: method.start_epoch(lambda: iter(given), stream), batches)
+        held, size = self.data.held_by(holder), visit.phase.batch_size or self.training.batch_size
+        full, rest = divmod(len(held), size)
+        one_of_each = held[: min(full, 1) * size + rest]  # of the batches in memory, which pass one by one
+        batches = [*self.data.plain_batches("cpu", held=one_of_each, pool=self.data.pool(holder), batch_size=size)]
+
+        def work(method: FederatedMethod, given: Sequence[Any]) -> None:
+            method.start_epoch(lambda: iter([*given[:1] * full, *given[min(full, 1) :]]), stream)
+
+        return count(self.method, work, batches)
 
 
 def _step(phase: Phase, fabric: Fabric) -> Work:
@@ -185,6 +188,13 @@ class _Kept(Callback):
         """Notes them."""
         if result.visit.phase.where == "clients":
             self.nbytes = trees.nbytes(result.client_state)
+
+
+def mean_client(data: FederatedDataModule) -> tuple[int, tuple[int, ...], int, int | None]:
+    """Arguments of `costs` for the data of a run: images of the mean client, their shape, classes, public images."""
+    source, public = data.source, None if data.public is None else len(data.public)
+    images = round(data.examples / len(data.parts))
+    return images, source.train.images.shape[1:], len(source.classes), public
 
 
 def costs(

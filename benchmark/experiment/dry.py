@@ -34,6 +34,8 @@ IMAGES = 5_000
 SHAPE = (3, 32, 32)
 """Of an image, as CIFAR's."""
 CLASSES = 10
+DISTINCT = 512
+"""Images of noise at most that are made; a larger client holds them again and again."""
 
 
 class DryRunExecutor(SequentialExecutor):
@@ -64,7 +66,7 @@ class DryRunExecutor(SequentialExecutor):
     def _observe(self, visit: Visit) -> None:
         """One batch of two images, its rows repeated for all images and passes."""
         phase, size = visit.phase, 2
-        batch = next(self._batches(visit, size, epochs=1, shuffled=False))
+        batch = next(self._batches(visit, size, epochs=1, steps=1, shuffled=False))
         with self.fabric.autocast():
             observed = gather_batches({}, self.method.hook("observe", phase)(batch), phase.gather)
         times = len(self.data.held_by(self._holder(visit))) * (phase.epochs or 1) / size
@@ -96,17 +98,16 @@ def dry_loop(
     the config, on one CPU.
     """
     config.accelerator = "cpu"
-    pixels = np.random.default_rng(0).integers(0, 256, (images, *shape), dtype=np.uint8)
-    split = Split(pixels, np.arange(images) % classes)
+    distinct = min(images, DISTINCT)
+    pixels = np.random.default_rng(0).integers(0, 256, (distinct, *shape), dtype=np.uint8)
+    split = Split(pixels, np.arange(distinct) % classes)
     source = Source("noise", split, split, tuple(map(str, range(classes))), "")
     method = factory.method(config, source)
-    recipe, everything = factory.recipe(config, source), np.arange(images)
     data = FederatedDataModule(
         source,
-        [everything],
-        recipe,
-        public=np.arange(public or images),
-        public_images=None if public is None else np.resize(pixels, (public, *shape)),
+        [np.arange(images) % distinct],
+        factory.recipe(config, source),
+        public=np.arange(public or images) % distinct,
         channels_last=config.training.channels_last,
         dtype=method.dtype,
         drop_last=config.training.drop_last,

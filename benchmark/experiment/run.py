@@ -17,7 +17,7 @@ from benchmark.evaluation.monitor import Monitor, RoundProbe
 from benchmark.evaluation.protocols import Scores
 from benchmark.evaluation.scoring import Scoring
 from benchmark.execution.base import Executor
-from benchmark.experiment.costs import costs
+from benchmark.experiment.costs import costs, mean_client
 from benchmark.federation.callbacks import Callback
 from benchmark.federation.divergence import collapses
 from benchmark.federation.loop import FederatedLoop
@@ -105,9 +105,7 @@ class Run:
 
     def _counted(self) -> dict[str, Any]:
         """What a client of the mean size pays."""
-        source, public = self.data.source, self.data.public
-        size = round(self.data.examples / len(self.data.parts)), source.train.images.shape[1:], len(source.classes)
-        found = costs(self.config, *size, None if public is None else len(public))
+        found = costs(self.config, *mean_client(self.data))
         return {key: value for key, value in found.items() if key not in ("up", "down")}  # the ledger has the clients'
 
     def _described(self) -> list[str]:

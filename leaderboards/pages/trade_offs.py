@@ -5,12 +5,14 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from leaderboards.labels import short
 from leaderboards.pages.plots import BLUE, GRID, INK, LABEL, logarithmic, panels
 from leaderboards.palette import GREY
 from leaderboards.rank import HEADLINE, Row
 from leaderboards.sources import row_name
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FEWEST = 4
@@ -18,6 +20,9 @@ FEWEST = 4
 
 MARKED = 6
 """Different costs at most that are the marks of a logarithmic axis, whose powers of ten may all lie outside."""
+
+LINE, NAME = 0.075, 32
+"""A name's height, as a share of the axes', and its letters at most."""
 
 
 class Cost(NamedTuple):
@@ -52,13 +57,13 @@ def _of_one_guarantee(rows: Sequence[Row]) -> list[Row]:
 
 
 def _gflop(row: Row) -> float | None:
-    """Of a client in a round; an untrained one has none."""
-    return row.flops / 1e9 if row.flops else None
+    """Of a client in a round; an untrained one has none, and one that holds all images is none of a federation."""
+    return row.flops / 1e9 if row.flops and not row.unranked else None
 
 
 def _memory(row: Row) -> float | None:
-    """MB at a client."""
-    return row.memory / 1e6 if row.memory else None
+    """MB at a client, of the rows with operations."""
+    return row.memory / 1e6 if row.memory and _gflop(row) else None
 
 
 def _membership(row: Row) -> float | None:
@@ -119,17 +124,39 @@ def _draw(points: Points, cost: Cost, scenario: str) -> "Figure":
     x, y = ([points[row][index] for row in front] for index in (0, 1))
     axes.step(x, y, where="post", color=BLUE, linewidth=1, alpha=0.6)
     axes.plot(x, y, "o", color=BLUE, markersize=5, markeredgewidth=0)
+    axes.margins(x=0.06, y=0.12)
     if cost.log:
         logarithmic(axes)
-        costs = sorted({float(f"{value:.3g}") for value, _ in points.values()})
-        if len(costs) <= MARKED and all(more > 1.3 * less for less, more in pairwise(costs)):  # far enough for numbers
-            axes.set_xticks(costs)
+        _mark(axes, sorted({float(f"{value:.3g}") for value, _ in points.values()}))
     axes.set(xlabel=cost.label, ylabel=f"{HEADLINE} (%)")
     axes.set_title(f"{cost.title} ({scenario})", loc="left", fontsize=10, fontweight="bold", color=INK)
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
-    away: dict[str, Any] = {"xytext": (0, 5), "textcoords": "offset points"}
-    for row in front:
-        axes.annotate(row, points[row], **away, ha="center", va="bottom", fontsize=LABEL, color=INK)
-    axes.margins(x=0.1, y=0.12)
+    _name(axes, {row: points[row] for row in front}, cost.log)
     return figure
+
+
+def _mark(axes: "Axes", costs: Sequence[float]) -> None:
+    """Numbers on a logarithmic axis: a few costs that lie apart, or round ones where it has few powers of ten."""
+    from matplotlib.ticker import MaxNLocator
+
+    if len(costs) <= MARKED and all(more > 1.3 * less for less, more in pairwise(costs)):  # far enough for numbers
+        axes.set_xticks(costs)
+    elif costs[-1] < 10 * costs[0]:
+        axes.xaxis.set_major_locator(MaxNLocator(MARKED))
+
+
+def _name(axes: "Axes", front: Points, log: bool) -> None:
+    """Names of undominated rows, cheapest first, to their left, where no row is, and moved up until they are apart."""
+    (low, high), room = axes.get_xlim(), 0.36
+    axes.set_xlim(low * (low / high) ** room if log else low - (high - low) * room, high)
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(bottom, top + (top - bottom) * LINE * len(front) / 2)
+    to_axes = axes.transData + axes.transAxes.inverted()
+    height = 0.0
+    for row, point in front.items():
+        x, y = to_axes.transform(point)
+        height = max(y + LINE / 2, height + LINE)
+        leader = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2, "relpos": (1, 0.5)}
+        at: dict[str, Any] = {"xytext": (x - 0.02, height), "textcoords": "axes fraction", "arrowprops": leader}
+        axes.annotate(short(row, NAME), point, **at, ha="right", va="center", fontsize=LABEL, color=INK)

@@ -174,6 +174,26 @@ def test_a_record_is_replaced_only_by_one_of_as_many_rounds(tmp_path: Path):
         assert collect(tmp_path) == [standing]
 
 
+COUNTED = {"flops": 2e9, "flops_max": 2e9, "memory": 10, "parts": {}, "phases": {}, "kept": 0, "images": 5}
+
+
+@pytest.mark.parametrize(
+    ("standing", "new", "left"),
+    [
+        ({"costs": COUNTED}, {}, 10),
+        ({}, {"costs": COUNTED}, 10),
+        ({"costs": COUNTED | {"memory": 9}}, {"costs": COUNTED}, 10),
+    ],
+    ids=["lost", "gained", "counted anew"],
+)
+def test_a_run_with_costs_and_one_without_are_one_run_and_no_count_is_lost(tmp_path: Path, standing, new, left):
+    file = tmp_path / "results/cifar10-micro/fedavg-byol/seed0.json"
+    write(file, record(**standing))
+    assert additions(tmp_path / "results", [record(**new)]) == {file: record(costs={**COUNTED, "memory": left})}
+    write(tmp_path / "results/cifar10-micro/fedavg-byol/seed0/result.json", record(**new))
+    assert len(collect(tmp_path / "results")) == 1
+
+
 def test_collect_refuses_a_record_in_the_place_of_another(tmp_path: Path):
     for changes in ({"scenario": "digits"}, {"row": "ssd"}, {"seed": 1}):
         write(tmp_path / "cifar10-micro/fedavg-byol/seed0.json", {**record(), **changes})

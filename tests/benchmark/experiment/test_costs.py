@@ -1,6 +1,7 @@
 """What a client pays equals what real visits take, the suite's runs are the same with it, and faults are found."""
 
 import math
+import tracemalloc
 
 import pytest
 
@@ -123,6 +124,24 @@ def test_the_parts_of_the_memory_are_counted_by_hand(words, more, moments):
     assert parts["optimizer"] == moments * trained + (4 * tensors if moments == 2 else 0)  # Adam counts its steps
     assert found["kept"] == (trained if more else 0)
     assert parts["weights"] + parts["optimizer"] + parts["activations"] < found["memory"]
+
+
+def test_a_count_takes_memory_for_a_batch_whatever_the_client_holds():
+    config, size = config_of("fedavg", "training.steps=2"), SIZE | {"shape": (3, 32, 32)}
+    few = costs(config, **size)["memory"]
+    tracemalloc.start()
+    many = costs(config, **size | {"images": 100_000})["memory"]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert many == few
+    assert peak < 100_000 * math.prod(size["shape"]) / 4
+
+
+def test_work_before_an_epoch_has_one_batch_of_the_client_at_a_time():
+    config = config_of("fedavg", "objective=protocl", "objective.clusters=[2]", "objective.queue_size=8")
+    found = costs(config, **SIZE | {"images": 320})
+    assert found["parts"]["activations"] > 0  # the largest work is a step
+    assert found["memory"] < 320 * math.prod(SIZE["shape"]) * 4  # bytes of all its images
 
 
 def test_a_run_is_the_same_with_it_and_without_it_nothing_is_counted(tmp_path, monkeypatch):

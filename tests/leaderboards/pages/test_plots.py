@@ -200,6 +200,26 @@ def test_operations_and_memory_are_costs_where_they_were_counted():
     assert trade_offs.undominated(drawn["flops"].args[0] | {"worse": (3.0, 41.0)}) == list("01234")
 
 
+def test_one_client_that_holds_all_images_has_no_costs_of_a_federation():
+    counted = [replace(each, flops=1e9 * 2**k, memory=1e6 * 3**k) for k, each in enumerate(FIVE)]
+    single = replace(counted[0], row="centralized", unranked="one client", bytes_up=None, bytes_down=None)
+    assert all("centralized" not in draw.args[0] for draw in trade_offs.figures([*counted, single], "s").values())
+
+
+def test_names_of_undominated_rows_lie_left_of_them_and_neither_overlap_nor_leave_the_figure():
+    rows = [row(f"fedavg-reconstruction-{k}", 40.0 + k / 10, bytes_up=1e6 * (1 + k / 50)) for k in range(4)]
+    others = [row(f"x{k}", 30.0 - k, bytes_up=1e6 * (2 + k)) for k in range(3)]
+    figure = trade_offs.figures([*rows, *others], "s")["bytes"]()
+    FigureCanvasAgg(figure).draw()
+    (axes,) = figure.axes
+    boxes = [Text.get_window_extent(text) for text in axes.texts]
+    assert [text.get_text() for text in axes.texts] == [each.row for each in rows]
+    assert all(below.y1 <= above.y0 for below, above in pairwise(boxes))
+    assert all(axes.bbox.x0 <= box.x0 and box.y1 <= figure.bbox.y1 for box in boxes)
+    for text, box in zip(axes.texts, boxes, strict=True):
+        assert box.x1 < axes.transData.transform(text.xy)[0]
+
+
 def test_few_costs_that_lie_apart_are_the_marks_of_their_axis():
     def marks(*costs):
         rows = [row(str(k), 40.0 + k, bytes_up=cost * 1e6, bytes_down=0.0) for k, cost in enumerate(costs)]
@@ -208,3 +228,4 @@ def test_few_costs_that_lie_apart_are_the_marks_of_their_axis():
 
     assert marks(1, 1, 8, 8) == ["1", "8"]
     assert "8.1" not in marks(1, 1, 8, 8.1)
+    assert len(marks(11, 11.1, 30, 31)) > 2  # no power of ten lies between
