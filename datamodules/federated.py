@@ -13,7 +13,8 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from datamodules.compiled import apply_compiled
 from datamodules.errors import PartitionError
-from datamodules.partition import Parts, refuse_small
+from datamodules.partition import refuse_small
+from datamodules.parts import Parts
 from datamodules.recipe import Recipe
 from datamodules.sources import Source
 from datamodules.views import apply, make_views, plain

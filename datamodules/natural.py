@@ -15,7 +15,7 @@ import numpy as np
 from datamodules import tables
 from datamodules.errors import PartitionError, first, nearest, one_line
 from datamodules.listing import LONGEST
-from datamodules.partition import Partition
+from datamodules.parts import Partition
 from datamodules.splits import split_of
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth")

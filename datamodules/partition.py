@@ -12,55 +12,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from datamodules.errors import PartitionError
+from datamodules.parts import Partition, Parts
 
 NORMALISATIONS = 100
 """Alternating normalisations of `dirichlet_balanced`: clients and classes in turn (Orchestra's released sampler)."""
 REDRAWS = 1000
 """Draws after which a rule with a `min_size` gives up."""
-
-Partition = Sequence[np.ndarray]
-"""One sorted int64 index array per client."""
-
-
-class Parts(Sequence[np.ndarray]):
-    """A partition stored in two arrays, whatever the number of clients: 100,000 small clients cost 20 MB.
-
-    Args:
-        partition: one int64 index array a client. names: of the clients, where they have some.
-    """
-
-    def __init__(self, partition: Sequence[np.ndarray], names: Sequence[str] = ()) -> None:
-        self.names = tuple(names)
-        self.sizes: np.ndarray
-        self.indices: np.ndarray
-        if isinstance(partition, Parts):
-            self.sizes, self.indices = partition.sizes, partition.indices
-        else:
-            self.sizes = np.fromiter(map(len, partition), dtype=np.int64, count=len(partition))
-            self.indices = np.concatenate(partition).astype(np.int64, copy=False)
-        self.ends = np.cumsum(self.sizes)
-
-    @classmethod
-    def cut(cls, order: np.ndarray, sizes: np.ndarray) -> "Parts":
-        """An order of indices, int64, cut into clients of these sizes, whose indices are sorted in place."""
-        parts = cls((order,))
-        parts.sizes, parts.ends = sizes, np.cumsum(sizes)
-        for indices in parts:
-            indices.sort()
-        return parts
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def __getitem__(self, client: int) -> np.ndarray:  # type: ignore[override] # clients are never sliced
-        """The client's indices, a view."""
-        end = self.ends[client]
-        return self.indices[end - self.sizes[client] : end]
-
-    @property
-    def holders(self) -> np.ndarray:
-        """The client of each of `indices`."""
-        return np.repeat(np.arange(len(self)), self.sizes)
 
 
 def refuse_small(partition: Sequence[np.ndarray], names: Sequence[str], remedy: str) -> None:

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from datamodules.partition import Partition, PartitionError, balanced_counts, by_class, log_dirichlet
+from datamodules.errors import PartitionError
+from datamodules.partition import balanced_counts, by_class, log_dirichlet
+from datamodules.parts import Partition
 
 
 def redealt(labels: np.ndarray, parts: Sequence[np.ndarray], alpha: float, *, seed: int) -> Partition:

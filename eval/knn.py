@@ -108,5 +108,6 @@ def knn_by_k(
     key = ("neighbours", max(ks))
     if key not in features.computed:
         features.computed[key] = neighbours(features.train_x, features.train_y, features.test_x, max(ks))
-    votes = {k: vote(*features.computed[key], features.num_classes, k, temperature) for k in ks}
+    cosine, labels = features.computed[key]
+    votes = {k: vote(cosine, labels, features.num_classes, k, temperature) for k in ks}
     return {f"accuracy_k{k}": accuracy(predicted, features.test_y) for k, predicted in votes.items()}

@@ -142,7 +142,7 @@ class CountingExecutor(DryRunExecutor):
         one_of_each = held[: min(full, 1) * size + rest]  # of the batches in memory, which pass one by one
         batches = [*self.data.plain_batches("cpu", held=one_of_each, pool=self.data.pool(holder), batch_size=size)]
 
-        def work(method: FederatedMethod, given: Sequence[Any]) -> None:
+        def work(method: FederatedMethod, given: Any) -> None:
             method.start_epoch(lambda: iter([*given[:1] * full, *given[min(full, 1) :]]), stream)
 
         return count(self.method, work, batches)

@@ -17,7 +17,8 @@ from benchmark.experiment.natural_clients import held_out, natural_clients, part
 from benchmark.rng import Streams
 from datamodules import partition
 from datamodules.natural import NamedPartition
-from datamodules.partition import Partition, of_every_class
+from datamodules.partition import of_every_class
+from datamodules.parts import Partition
 from datamodules.shift import shifted
 from datamodules.signatures import signature_of
 from datamodules.sources import Source, limited, load

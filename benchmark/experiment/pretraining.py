@@ -37,8 +37,9 @@ def pretraining(scenario: str, objective: str, overrides: Sequence[str]) -> Dict
     images = source(config)
     out = held_out(config, images)
     assert out is not None
-    named = np.unique((images.whole or images).train.clients)
-    others = json.dumps([name for name in named.tolist() if name not in out.names], ensure_ascii=False)
+    clients = (images.whole or images).train.clients
+    assert clients is not None
+    others = json.dumps([name for name in np.unique(clients).tolist() if name not in out.names], ensure_ascii=False)
     named_here = ("scenario", "row", "partition.held_out")
     kept = [word for word in overrides if word.partition("=")[0] not in named_here]
     names = [f"scenario={config.scenario}", f"row={config.row.replace('fedavg', 'pretrain', 1)}"]

@@ -14,7 +14,8 @@ from benchmark.federation.checkpoint import Checkpoint
 from benchmark.federation.client_state import ClientState
 from benchmark.rng import Streams
 from benchmark.speed.timing import Line, Log, Spread, seconds, spread
-from datamodules.partition import Parts, iid
+from datamodules.partition import iid
+from datamodules.parts import Parts
 from datamodules.recipe import Recipe
 from datamodules.views import augment
 from methods.networks import resnet18

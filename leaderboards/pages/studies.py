@@ -102,6 +102,7 @@ def epsilons(study: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[float, f
 def costs(study: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[float | str, list[float | None]]:
     """Position -> what the row there costs, of the first line that is no horizontal one, by the study's `against`."""
     against = [AGAINST[key] for key in study["ours"].get("against", [])]
+    line: Mapping[float | str, str]
     line = next((line for line in study["ours"]["lines"].values() if "flat" not in line), {})
     found = {x: [cost.of(rows[where]) for cost in against] for x, where in line.items() if where in rows}
     return found if against else {}

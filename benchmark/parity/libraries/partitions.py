@@ -1,6 +1,6 @@
 """Division of a data set over clients, beside flwr-datasets'."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -49,13 +49,13 @@ def _dirichlet(**kwargs: Any) -> list[list[np.ndarray]]:
     return made
 
 
-def largest_share(parts: list[np.ndarray]) -> float:
+def largest_share(parts: Sequence[np.ndarray]) -> float:
     """Of the first client: the share of its most frequent class, 0 without images."""
     counted = np.bincount(LABELS[parts[0]], minlength=CLASSES)
     return counted.max() / max(1, counted.sum())
 
 
-def _measured(of: Callable[[list[np.ndarray]], float]) -> tuple[list[float], list[float]]:
+def _measured(of: Callable[[Sequence[np.ndarray]], float]) -> tuple[list[float], list[float]]:
     """A number of each Dirichlet draw, ours and theirs."""
     ours = [partition.dirichlet(LABELS, CLIENTS, alpha=0.5, seed=seed) for seed in range(DRAWS)]
     theirs = _dirichlet(alpha=0.5, min_partition_size=0)

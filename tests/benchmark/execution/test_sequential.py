@@ -13,7 +13,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment import data
 from benchmark.federation.callbacks import Callback
 from benchmark.rng import isolated
-from datamodules.partition import Parts
+from datamodules.parts import Parts
 from methods import trees
 from methods.base import Client, MethodError, Phase
 from methods.fedavg import FedAvg
