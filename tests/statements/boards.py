@@ -1,5 +1,6 @@
 """The boards of the committed records, as sentences ask them."""
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
@@ -64,9 +65,9 @@ class Board:
         return self.gain(row, base)
 
     def within(self, pairs: Iterable[tuple[str, str]]) -> str:
-        """The change that is excluded for each of these pairs: the largest of theirs."""
+        """The change that is excluded for each of these pairs: the largest of theirs, rounded up."""
         found = [self.declared[pair].within for pair in pairs]
-        return f"{max(points for points in found if points is not None):.1f}"
+        return f"{math.ceil(10 * max(points for points in found if points is not None)) / 10:.1f}"
 
     def verdict(self, row: str, base: str) -> str:
         return self.compared(row, base).verdict
