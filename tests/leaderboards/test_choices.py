@@ -55,7 +55,7 @@ def test_the_page_has_a_line_a_row_and_the_agreement_over_all_rows():
     assert "| digits | ssd | lr=0.03 | 3 trials | seed 100 | 0.0 | 1.00 |" in page
     found = f"{agreement([*FEDX.tried, *SSD.tried]):.2f}"
     assert f"is {found} over the 6 trials of all 2 rows, and – over the label-free choices" in page
-    assert "the regret is 5.0 points in the mean and 10.0 at most (`fedx`)" in page
+    assert "their regret is 5.0 points in the mean and 10.0 at most (`fedx`)" in page
 
 
 def test_files_of_before_the_rule_are_shown_with_their_seed_and_grid():

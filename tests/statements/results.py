@@ -200,8 +200,8 @@ def below_the_floor() -> Iterator[str]:
     under = {row.row for row in drift.values() if KNN in row.below}
     assert under == {"orchestra", "orchestra-no-rotation", "fedavg-byol", "fedema"}
     by = drift[FLOOR].cells[KNN].mean - drift["orchestra"].cells[KNN].mean
-    yield f"on `cifar10-drift` {len(under)} of {len(drift) - 1} are, the rows of Orchestra, itself"
-    yield f"itself by {by:.1f} points, and of BYOL"
+    share = f"{len(under)} of {len(drift) - 1}"
+    yield f"on `cifar10-drift` {share} are, the rows of Orchestra, itself by {by:.1f} points, and of BYOL"
     floor = MICRO.by_seed(FLOOR, KNN)
 
     def surely(row: str) -> bool:
