@@ -57,7 +57,7 @@ class Row:
     Args:
         words: of its `run` command, without what is searched and its names. base: its config before any search.
         constant: that is searched; None: it has none, or the row's line sets it. default: the constant's value.
-        file: for what is chosen. by: the field of an `Outcome` that chooses.
+        file: for what is chosen. chosen_by: as the rule's, a field of an `Outcome`.
         pinned: overrides of every trial, which keep what is chosen already out of it.
     """
 
@@ -67,7 +67,7 @@ class Row:
     default: float
     file: Path
     pinned: tuple[str, ...] = ()
-    by: str = "score"
+    chosen_by: str = "score"
     tried: dict[Point, Outcome] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
     open: list[Job] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Row:
     def best(self) -> Point | None:
         """The trial that the rule chooses, of equals the first; None where all have diverged."""
         scored = [point for point in self.points if self.tried.get(point, Outcome()).score is not None]
-        return max(scored, key=lambda point: getattr(self.tried[point], self.by) or 0.0, default=None)
+        return max(scored, key=lambda point: getattr(self.tried[point], self.chosen_by) or 0.0, default=None)
 
     @property
     def done(self) -> bool:
@@ -175,7 +175,7 @@ class Search:
         self.recent: list[Job] = []
         self.made: dict[tuple[str, Point, int], Job] = {}  # one for each trial: the scheduler tells them by identity
         for row in rows:
-            row.by = "accuracy" if rule.chosen_by == "labels" else "score"
+            row.chosen_by = rule.chosen_by
             self._look(row)
         self._refill()
 
@@ -264,13 +264,13 @@ class Search:
     def _content(self, row: Row, best: Point) -> dict[str, Any]:
         """Of a row's file; the best trials come first."""
         base, rule = row.base, self.rule
-        order = sorted(row.points, key=lambda point: -(getattr(row.tried[point], row.by) or 0.0))
+        order = sorted(row.points, key=lambda point: -(getattr(row.tried[point], row.chosen_by) or 0.0))
         order.sort(key=lambda point: row.tried[point].score is None)
         tried = [{"point": list(point), **row.tried[point]._asdict()} for point in order]
         content = {"scenario": base.scenario, "row": base.row, "method": base.method["name"]}
         content |= {"objective": base.objective["name"], "seeds": rule.seeds, "rounds": _rounds(row, rule)}
         content |= {"constant": f"{row.constant.key}={row.default:g}"} if row.constant else {}
-        content |= {"chosen_by": row.by} if row.by != "score" else {}
+        content |= {"chosen_by": row.chosen_by} if row.chosen_by != "score" else {}
         return content | {"score": rule.label_free, "accuracy": rule.labels, "best": list(best), "tried": tried}
 
 

@@ -49,7 +49,7 @@ def lines_of(name: str, replaced: Mapping[str, Any]) -> dict[str, list[Any]]:
     for key, lines in lists.items():
         if not all(str(line).strip() for line in lines):
             raise ConfigError(f"suite {name}: {key}={lines}: an empty line names nothing")
-    rows = [str(row) for row in (*listed(content.get("methods", [])), *listed(content.get("more", [])))]
+    rows = _rows(content)
     if lists["methods"] == ["all"]:
         listed_methods = {row.split()[0] for row in rows}
         lists["methods"] = [*rows, *(method for method in available("method") if method not in listed_methods)]
@@ -127,7 +127,7 @@ def row_line(scenario: str, name: str) -> list[str]:
     for suite in available("suite"):
         content = read("suite", suite)
         scenarios = [str(each).split()[0] for each in content.get("scenarios", [])]
-        for line in map(str, [*content.get("methods", []), *content.get("more", [])]):
+        for line in _rows(content):
             if _named(line, scenarios[0]) == name:
                 lines = here if scenario in scenarios else elsewhere
                 lines.setdefault(" ".join(sorted(line.split())), suite)
@@ -188,7 +188,7 @@ def _row_lines() -> dict[tuple[str, str], str]:
     """(scenario, row) -> the line of a suite that gives the row this name."""
     found = {}
     for content in (read("suite", suite) for suite in available("suite")):
-        for line in map(str, (*content.get("methods", []), *content.get("more", []))):
+        for line in _rows(content):
             for setting in map(str, content.get("scenarios", []) if "row" in _values(line) else []):
                 found[_values(setting).get("scenario", setting.split()[0]), _values(line)["row"]] = line
     return found
@@ -203,8 +203,12 @@ def shipped_rows() -> set[str]:
 def rows_of(suite: str) -> list[str]:
     """Names of the rows of a suite, in its order."""
     content = read("suite", suite)
-    lines = map(str, [*content.get("methods", []), *content.get("more", [])])
-    return [_named(line, str(content["scenarios"][0]).split()[0]) for line in lines]
+    return [_named(line, str(content["scenarios"][0]).split()[0]) for line in _rows(content)]
+
+
+def _rows(content: Mapping[str, Any]) -> list[str]:
+    """The lines of a suite's rows, those under `more` last."""
+    return [str(line) for key in ("methods", "more") for line in listed(content.get(key, []))]
 
 
 def _values(line: str) -> dict[str, str]:

@@ -20,7 +20,8 @@ RATE = "optimizer.lr"
 class Rule:
     """What is the same for every row of a board; `configs/tuning.yaml` has the values and their meaning.
 
-    label_free, labels: PROTOCOL METRIC, of which more is better. chosen_by: the one of these two that chooses.
+    label_free, labels: PROTOCOL METRIC, of which more is better. chosen_by: the one that chooses, `score` for
+    the first, `accuracy` for the second.
     """
 
     rates: list[float]
@@ -29,7 +30,7 @@ class Rule:
     rounds: int | None
     label_free: str
     labels: str
-    chosen_by: str = "label_free"
+    chosen_by: str = "score"
 
     @property
     def trials(self) -> int:
