@@ -58,7 +58,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Measured:
+class RunScores:
     """Scores of a run: those that its record claims, and those that its encoder gave the verifier."""
 
     claimed: Scores
@@ -79,7 +79,7 @@ class Receipt:
     date: str
     replayed: str = ""
     difference: float | None = None
-    scores: dict[str, Measured] = field(default_factory=dict)
+    scores: dict[str, RunScores] = field(default_factory=dict)
 
 
 @contextmanager

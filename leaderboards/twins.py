@@ -7,15 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from leaderboards.rank import Row, board, fitted
+from leaderboards.moderation import Array
+from leaderboards.rank import Row, fitted
 from leaderboards.schema import Record
 
 FEWEST = 5
 """Rows that two boards share at least: of fewer, Kendall's tau has no interval."""
 DRAWN = 2000
 """Pairs of boards from which it is taken what rows in one order would show."""
-
-Array = np.ndarray
 
 
 class Agreement(NamedTuple):
@@ -69,18 +68,16 @@ def tau_interval(tau: float, rows: int) -> tuple[float, float]:
     return math.tanh(middle - half), math.tanh(middle + half)
 
 
-def agreement(records: Sequence[Record], first: str, second: str) -> Agreement | None:
-    """How two scenarios order the rows that both rank; None of fewer than `FEWEST`."""
-    boards = [board(records, scenario) for scenario in (first, second)]
-    fits = [fitted(rows) for rows in boards]
-    if None in fits:
+def agreement(first: Sequence[Row], second: Sequence[Row]) -> Agreement | None:
+    """How two boards order the rows that both rank; None of fewer than `FEWEST`."""
+    one, other = fitted(first), fitted(second)
+    if one is None or other is None:
         return None
-    one, other = (each for each in fits if each is not None)
     rows = [row for row in one.effects if row in other.effects]
     if len(rows) < FEWEST:
         return None
     means = [np.array([each.effects[row] for row in rows]) for each in (one, other)]
-    seeds = {row.row: len(row.headline) for row in boards[0]}
+    seeds = {row.row: len(row.headline) for row in first}
     errors = np.array([one.spreads[row] / math.sqrt(seeds[row]) for row in rows])
     noise = np.random.default_rng(0).standard_normal((2, DRAWN, len(rows)))
     same = kendall(*(means[0] + errors * noise))

@@ -30,7 +30,7 @@ from benchmark.tracking.progress import Display
 from benchmark.tracking.provenance import hardware, origin
 from benchmark.tracking.record import known_at_start
 from leaderboards import bundles, generate, store
-from leaderboards.bundles import RUNS, Manifest, Measured, Receipt
+from leaderboards.bundles import RUNS, Manifest, Receipt, RunScores
 from leaderboards.schema import Record, Scores
 from methods import trees
 
@@ -129,7 +129,7 @@ def _verified(
             done, whole = _replay(run, records[run], config, folders[run], rounds, display, again[run])
     made = origin([at] if (at := commit()) else [], next(iter(again.values())).hardware)
     mark: Literal["verified", "replayed"] = "replayed" if whole else "verified"
-    scores = {run: Measured(record["scores"], again[run].scores) for run, record in records.items()}
+    scores = {run: RunScores(record["scores"], again[run].scores) for run, record in records.items()}
     largest = max(bundles.difference(each.claimed, each.recomputed) for each in scores.values())
     return Receipt(bundles.digest(file), mark, made["git"], made["hardware"], made["date"], done, largest, scores)
 

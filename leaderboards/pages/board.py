@@ -60,7 +60,8 @@ def markdown(
         name = path.rpartition("/")[2].replace("-", " ")
         return f"[{name}](../docs/{path}.md)" if linked else f"`docs/{path}.md` of the suite"
 
-    found, over = boards(records), averaged(records)
+    found = boards(records)
+    over = averaged(found)
     names, elsewhere = full_names(found), studied(found) if linked else {}
     shown = {row.row: row_name(row) for rows in found.values() for row in rows}
     return render(
@@ -271,6 +272,6 @@ def left_out(records: Iterable[Record], scenario: str) -> list[str]:
     ]
 
 
-def averaged(records: Sequence[Record]) -> Average:
+def averaged(boards: Mapping[str, Sequence[Row]]) -> Average:
     """The rows of the scenarios that `comparisons.yaml` names, compared over all of them."""
-    return average({name: board(records, name) for name in COMPARISONS["averaged"]})
+    return average({name: boards[name] for name in COMPARISONS["averaged"] if name in boards})

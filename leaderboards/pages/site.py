@@ -42,7 +42,8 @@ def write(records: Sequence[Record], verdicts: Sequence[Verdict], folder: Path, 
 
 def content(records: Sequence[Record], verdicts: Sequence[Verdict], sheet: Sheet | None) -> dict[str, Any]:
     """Everything that the site shows. sheet: the privacy sheet."""
-    boards, over = board.boards(records), board.averaged(records)
+    boards = board.boards(records)
+    over = board.averaged(boards)
     names, every = full_names(boards), sorted({row.row for rows in boards.values() for row in rows})
     columns = all_columns([row for rows in boards.values() for row in rows])
     return {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from leaderboards.markdown import replace_between, rewrite, table_lines
 from leaderboards.pages.plots import BLUE, GRID, LABEL, panels, save
 from leaderboards.palette import GREY
-from leaderboards.rank import HEADLINE, board
+from leaderboards.rank import HEADLINE, Row, board
 from leaderboards.schema import Record
 from leaderboards.sources import row_name
 from leaderboards.twins import Agreement, agreement, moved, natural_twins, worst_served
@@ -21,6 +21,8 @@ PAGE = "natural.md"
 NAMED = 4
 """Rows with the largest differences of places, whose names a figure has."""
 
+Boards = Mapping[str, Sequence[Row]]
+
 Compared = dict[str, dict[str, Agreement]]
 """Scenario of natural clients -> twin -> how they agree."""
 
@@ -30,22 +32,24 @@ def write(records: Sequence[Record], folder: Path) -> None:
     page = folder / PAGE
     if not page.exists():
         return
-    compared = compare(records)
-    rewrite(page, partial(replace_between, mark="twins", text="\n".join(lines(records, compared))))
+    natural = natural_twins(records)
+    boards = {name: board(records, name) for scenario, twins in natural.items() for name in (scenario, *twins)}
+    compared = compare(boards, natural)
+    rewrite(page, partial(replace_between, mark="twins", text="\n".join(lines(boards, compared))))
     for scenario, twins in compared.items():
-        save(partial(_draw, records, scenario, list(twins)), folder / f"{page.stem}-{scenario}.svg")
+        save(partial(_draw, boards, scenario, twins), folder / f"{page.stem}-{scenario}.svg")
 
 
-def compare(records: Sequence[Record]) -> Compared:
-    """Every natural board beside those of its twins that share enough rows with it."""
+def compare(boards: Boards, natural: Mapping[str, Sequence[str]]) -> Compared:
+    """Every natural board beside those of its twins that share enough rows with it. natural: see `natural_twins`."""
     found: Compared = {}
-    for scenario, twins in natural_twins(records).items():
-        pairs = {twin: agreement(records, scenario, twin) for twin in twins}
+    for scenario, twins in natural.items():
+        pairs = {twin: agreement(boards[scenario], boards[twin]) for twin in twins}
         found[scenario] = {twin: each for twin, each in pairs.items() if each is not None}
     return {scenario: twins for scenario, twins in found.items() if twins}
 
 
-def lines(records: Sequence[Record], compared: Compared) -> list[str]:
+def lines(boards: Boards, compared: Compared) -> list[str]:
     """The tables: agreement of boards, the order by mean and by the worst tenth, and every row's places."""
     if not compared:
         return ["No board and its twin have been recorded yet."]
@@ -57,13 +61,13 @@ def lines(records: Sequence[Record], compared: Compared) -> list[str]:
     ]
     found = table_lines(headings, pairs, "llrrrrr")
     for scenario, twins in compared.items():
-        found += _of_board(records, scenario, twins)
+        found += _of_board(boards[scenario], scenario, twins)
     return found
 
 
-def _of_board(records: Sequence[Record], scenario: str, twins: Mapping[str, Agreement]) -> list[str]:
+def _of_board(rows: Sequence[Row], scenario: str, twins: Mapping[str, Agreement]) -> list[str]:
     """What the page says of one natural board."""
-    rows, made = board(records, scenario), list[str]()
+    made: list[str] = []
     names = {row.row: row_name(row) for row in rows}
     if (served := worst_served(rows)) is not None:
         orders = f"tau between the orders by the mean client and by the worst tenth, of {served[2]} rows"
@@ -89,20 +93,19 @@ def _with_interval(tau: float, interval: tuple[float, float]) -> str:
     return f"{tau:.2f} ({interval[0]:.2f} to {interval[1]:.2f})"
 
 
-def _draw(records: Sequence[Record], scenario: str, twins: Sequence[str]) -> "Figure":
+def _draw(boards: Boards, scenario: str, twins: Mapping[str, Agreement]) -> "Figure":
     """Means on the natural board against those on each twin, a dot a row; the line is of equal accuracy."""
     figure, every = panels(4.4 * len(twins), 4.2, len(twins))
-    here = {row.row: row for row in board(records, scenario) if row.rank}
+    here = {row.row: row for row in boards[scenario]}
     style: dict[str, Any] = {"fmt": "o", "color": BLUE, "ecolor": GREY, "markersize": 4, "elinewidth": 1}
-    for axes, twin in zip(every, twins, strict=True):
-        there = {row.row: row for row in board(records, twin) if row.rank and row.row in here}
-        points = {name: (here[name].cells[HEADLINE], row.cells[HEADLINE]) for name, row in there.items()}
+    for axes, (twin, both) in zip(every, twins.items(), strict=True):
+        there = [row for row in boards[twin] if row.row in both.places]
+        points = {row.row: (here[row.row].cells[HEADLINE], row.cells[HEADLINE]) for row in there}
         for x, y in points.values():
             axes.errorbar(x.mean, y.mean, y.spread, x.spread, **style)
-        means = [cell.mean for both in points.values() for cell in both]
+        means = [cell.mean for pair in points.values() for cell in pair]
         axes.plot([min(means), max(means)], [min(means), max(means)], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
-        both = agreement(records, scenario, twin)
-        for name, *_ in moved(both.places)[:NAMED] if both else ():
+        for name, *_ in moved(both.places)[:NAMED]:
             at = points[name][0].mean, points[name][1].mean
             axes.annotate(row_name(here[name]), at, (6, -3), textcoords="offset points", fontsize=LABEL)
         axes.set(xlabel=f"{scenario}, {HEADLINE} (%)", ylabel=f"{twin} (%)")

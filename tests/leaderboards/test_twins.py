@@ -29,6 +29,11 @@ def made(scenario: str, means: list[float], noise: float = 0.1, **scores: list[f
     return found
 
 
+def compared(records: list):
+    """The natural board beside its twin at random."""
+    return agreement(board(records, "faces"), board(records, "faces-iid"))
+
+
 def test_a_natural_board_has_the_twins_of_its_data_alone() -> None:
     records = [record(scenario=name, settings=settings) for name, settings in BOARDS.items()]
     assert natural_twins(records) == {"faces": ["faces-dirichlet", "faces-iid"]}
@@ -56,8 +61,8 @@ ORDER = [50.0, 52.0, 54.0, 56.0, 58.0, 60.0]
 
 def test_boards_in_one_order_agree_and_a_turned_pair_is_named_with_the_row_first_that_is_better_here() -> None:
     turned = [52.0, 50.0, *ORDER[2:]]
-    same = agreement(made("faces", ORDER) + made("faces-iid", ORDER), "faces", "faces-iid")
-    other = agreement(made("faces", ORDER) + made("faces-iid", turned), "faces", "faces-iid")
+    same = compared(made("faces", ORDER) + made("faces-iid", ORDER))
+    other = compared(made("faces", ORDER) + made("faces-iid", turned))
     assert (same.tau, same.reversed, same.alike) == (1, (), 15)
     assert (other.tau, other.reversed, other.alike) == (pytest.approx(13 / 15), (("b", "a"),), 14)
     assert same.same == (1, 1)  # differences of twenty spreads
@@ -66,13 +71,13 @@ def test_boards_in_one_order_agree_and_a_turned_pair_is_named_with_the_row_first
 
 
 def test_spreads_as_large_as_differences_lower_what_one_order_would_show() -> None:
-    wide = agreement(made("faces", ORDER, 3.0) + made("faces-iid", ORDER, 3.0), "faces", "faces-iid")
+    wide = compared(made("faces", ORDER, 3.0) + made("faces-iid", ORDER, 3.0))
     assert wide.same[1] < wide.same[0] < 0.95
 
 
 def test_fewer_than_five_shared_rows_are_not_compared() -> None:
-    assert agreement(made("faces", ORDER) + made("faces-iid", ORDER[:4]), "faces", "faces-iid") is None
-    assert agreement(made("faces", ORDER), "faces", "faces-iid") is None
+    assert compared(made("faces", ORDER) + made("faces-iid", ORDER[:4])) is None
+    assert compared(made("faces", ORDER)) is None
 
 
 def test_the_worst_served_may_be_of_another_order_than_the_mean_client() -> None:
