@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leaderboards.labels import short
@@ -23,6 +23,8 @@ MARKED = 6
 
 LINE, NAME = 0.075, 32
 """A name's height, as a share of the axes', and its letters at most."""
+ROOM = 10
+"""Steps at most by which the axes grow upwards, until all names are in them."""
 
 
 class Cost(NamedTuple):
@@ -151,12 +153,20 @@ def _name(axes: "Axes", front: Points, log: bool) -> None:
     (low, high), room = axes.get_xlim(), 0.36
     axes.set_xlim(low * (low / high) ** room if log else low - (high - low) * room, high)
     bottom, top = axes.get_ylim()
-    axes.set_ylim(bottom, top + (top - bottom) * LINE * len(front) / 2)
-    to_axes = axes.transData + axes.transAxes.inverted()
-    height = 0.0
-    for row, point in front.items():
-        x, y = to_axes.transform(point)
-        height = max(y + LINE / 2, height + LINE)
+    names = list(front)
+    for _ in range(ROOM):
+        to_axes = axes.transData + axes.transAxes.inverted()
+        places = [to_axes.transform(front[row]) for row in names]
+        heights = list(accumulate((y for _, y in places), lambda below, y: max(y, below + LINE)))
+        if heights[-1] <= 1 - LINE:
+            break
+        top += (top - bottom) / ROOM
+        axes.set_ylim(bottom, top)
+    for row, (x, _), height in zip(names, places, heights, strict=True):
         leader = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2, "relpos": (1, 0.5)}
-        at: dict[str, Any] = {"xytext": (x - 0.02, height), "textcoords": "axes fraction", "arrowprops": leader}
-        axes.annotate(short(row, NAME), point, **at, ha="right", va="center", fontsize=LABEL, color=INK)
+        at: dict[str, Any] = {
+            "xytext": (x - 0.02, height + LINE / 2),
+            "textcoords": "axes fraction",
+            "arrowprops": leader,
+        }
+        axes.annotate(short(row, NAME), front[row], **at, ha="right", va="center", fontsize=LABEL, color=INK)

@@ -15,7 +15,7 @@ from tests.leaderboards.test_schema import COUNTED, record
 ROOT = Path(__file__).parents[3]
 ROWS = row_costs.rows(store.collect(ROOT / "leaderboards" / "results"))
 COMMITTED = table.read(table.FILE)
-QUICK = ("cifar10-drift/fedavg-simclr", "cifar10-drift/ssd")
+QUICK = ("cifar10-drift/fedavg-simclr", "cifar10-micro/fedca", "digits/ssd")  # one has public images
 
 
 @pytest.mark.parametrize(
