@@ -16,6 +16,7 @@ from benchmark.configuration.suites import suite
 from benchmark.experiment import factory
 from benchmark.experiment.experiment import Experiment
 from benchmark.tracking.progress import Display
+from datamodules.rebuilt import listed
 from datamodules.sources import Source, Split
 
 CLASSES = {"cifar100": 100, "tiny-imagenet": 200}
@@ -102,6 +103,31 @@ def test_it_plays_two_rounds_at_full_model_size(name, tmp_path):
         run.loop.fit()
     assert run.loop.round == 2
     assert all(row["loss"] is not None and row["images"] for row in run.loop.history)
+
+
+@pytest.mark.parametrize("row", ["ssd", "flesd", "fedca", "orchestra"])
+@pytest.mark.parametrize("name", ["icons", "typefaces"])
+def test_what_depends_on_the_clients_fits_as_many_as_the_natural_set_has(name, row, tmp_path):
+    """Public images, and parts of each client's own, among as many clients as are listed."""
+    clients = (facts := listed(name))["clients"] - facts["held out"]
+    images = np.random.default_rng(0).integers(0, 255, (8 * clients, 28, 28), dtype=np.uint8)
+    place = np.arange(len(images))
+    arrays = {"images": images, "labels": place % 5, "clients": np.char.mod("client %d", place // 8)}
+    each = {f"{split}_{key}": part for split in ("train", "test") for key, part in arrays.items()}
+    np.savez(tmp_path / f"{name}.npz", **each)
+    words = [f"data.root={tmp_path}", f"data.cache={tmp_path}/cache", f"output={tmp_path}", "logger=csv"]
+    words += [
+        "accelerator=cpu",
+        "devices=1",
+        "training.steps=1",
+        "training.batch_size=4",
+        "federation.rounds=1",
+        "evaluation.protocols=[]",
+    ]
+    with Experiment(compose(name, row, words), Display(Console(quiet=True))).open() as run:
+        run.loop.fit()
+    assert run.loop.history[0]["loss"] is not None
+    assert len(run.loop.clients) == clients
 
 
 @pytest.mark.parametrize("name", PAPERS)
