@@ -11,7 +11,7 @@ from PIL import Image
 from scipy import stats
 
 from datamodules import heterogeneity
-from datamodules.partition import balanced_counts, dirichlet_balanced
+from datamodules.partition import balanced_counts, dirichlet, dirichlet_balanced
 from leaderboards.store import load_yaml
 
 Cell = tuple[int, int, float, str]
@@ -111,6 +111,14 @@ def test_the_explanation_beside_the_table_names_every_number_that_is_off() -> No
     assert all(re.search(rf"\b{number}\b", text) for number in numbers)
     exact = {f"{PUBLISHED[cell]:g}" for cell, (clients, least) in RELEASED.items() if (clients, least) == (100, 1)}
     assert all(number in text for number in exact)
+
+
+def test_flesds_draws_differ_as_the_explanation_beside_its_table_says() -> None:
+    labels = np.repeat(np.arange(10), 5000)  # CIFAR-10's training images
+    draws = [dirichlet(labels, 6, alpha=0.01, min_size=417, seed=seed) for seed in range(20)]
+    shares = [round(100 * max(map(len, parts)) / len(labels)) for parts in draws]
+    text = load_yaml("explanations.yaml")["flesd, table 1"]
+    assert f"the largest client has {min(shares)} to {max(shares)} % of the images, in our run {shares[0]} %" in text
 
 
 def test_report_by_hand() -> None:
