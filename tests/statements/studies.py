@@ -1,6 +1,7 @@
 """docs/studies."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from benchmark.tracking.provenance import partition_hash
 from datamodules.partition import dirichlet_balanced
 from leaderboards.papers.tables import collect
 from leaderboards.rank import FLOOR
+from leaderboards.twins import agreement, moved, worst_served
 from tests.statements.boards import LINEAR, MICRO, MINI, RECORDS, Board, over, span
 
 PUBLISHED = collect()
@@ -94,6 +96,45 @@ def fedsc_study() -> Iterator[str]:
     yield f"of the {learned:.1f} by which FedSC is above the untrained encoder"
     images = MICRO.rows["fedsc"].images / 50
     yield f"A visit trains on {images:,.0f} images of ten equal clients"
+
+
+def natural_study() -> Iterator[str]:
+    natural, *twins = (Board(f"icons{twin}") for twin in ("", "-dirichlet", "-iid"))
+    ranked = [row.row for row in natural.rows.values() if row.rank]
+    found = [agreement(list(natural.rows.values()), list(twin.rows.values())) for twin in twins]
+    dirichlet, random = (each for each in found if each is not None)
+    assert not dirichlet.reversed
+    assert not random.reversed
+    yield f"of {dirichlet.alike} pairs with the Dirichlet twin and {random.alike} with the random one"
+    assert dirichlet.interval[0] < dirichlet.tau < dirichlet.same[1]
+    yield f"tau is {dirichlet.tau:.2f} under Dirichlet, and seeds alone would leave less than {dirichlet.same[1]:.2f}"
+    label = "fedavg-supervised"
+    upper = {row: places for row, places in dirichlet.places.items() if places[0] <= len(dirichlet.places) / 2}
+    assert moved(upper)[0][0] == label
+    (here, there), (_, apart) = dirichlet.places[label], random.places[label]
+    yield f"supervised FedAvg is {here}th on natural clients, {apart}st where images are dealt at random, and {there}th"
+    lost = [natural.score(row) - twins[0].score(row) for row in (label, "fedavg-simclr")]
+    yield f"it loses {lost[0]:.1f} points and SimCLR {lost[1]:.1f}"
+    falls = [[natural.score(row) - twin.score(row) for row in ranked] for twin in twins]
+    assert min(map(min, falls)) > 0
+    yield f"all {len(ranked)} ranked rows are higher on `icons` than on either twin"
+    yield f"in the mean by {np.mean(falls[0]):.1f} and {np.mean(falls[1]):.1f} points"
+
+    served = worst_served(list(natural.rows.values()))
+    assert served is not None
+    assert served[1][0] > 0.8
+    mean, worst, unseen = (
+        natural.score("ssd", f"by-client/v1 accuracy{what}") for what in ("", "_worst_tenth", "_unseen")
+    )
+    yield f"under SSD the mean client is at {mean:.1f} %, the worst tenth at {worst:.1f} %"
+    yield f"trained on at {unseen:.1f} %"
+    last = Counter[str]()
+    for record in (each for each in RECORDS if each["scenario"] == "icons" and each["row"] in ranked):
+        clients = {name: value for name, value in record["scores"]["by-client/v1"].items() if " of " in name}
+        last[min(clients, key=lambda name: clients[name]).partition(" of ")[2]] += 1
+    (first, one), (second, two) = last.most_common(2)
+    yield f"all but {last.total() - one - two} of {last.total()} runs of ranked rows"
+    yield f"the worst client is `{first}` or `{second}`"
 
 
 def uplink_study() -> Iterator[str]:
