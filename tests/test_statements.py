@@ -25,6 +25,7 @@ HELD: dict[tuple[str, str, str], Callable[[], Iterator[str]]] = {
     ("docs/studies/fedsc.md", "**Reading.**", "Play it again"): studies.fedsc_study,
     ("docs/studies/epsilon.md", "**Reading.**", "Play it again"): studies.epsilon_study,
     ("docs/studies/uplink.md", "**Reading.**", "Play it again"): studies.uplink_study,
+    ("docs/studies/adapt.md", "**Reading.**", "Play it again"): studies.adapt_study,
     ("docs/studies/natural.md", "**Reading.**", "<!-- twins"): studies.natural_study,
     ("docs/studies/orchestra.md", "**Reading.**", "Play it again"): studies.orchestra_study,
     ("docs/methods/orchestra.md", "| `method.epsilon`, at delta 0.001 |", "## Decisions"): terms.orchestra_noise,

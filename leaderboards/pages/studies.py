@@ -172,6 +172,7 @@ def _cost_panel(
             if (value := cost.of(rows[study["ours"]["lines"][name][x]])) is not None:
                 axes.errorbar(value, cell.mean, yerr=cell.spread, color=colour, marker=marker, markersize=4, capsize=3)
     logarithmic(axes)
+    axes.xaxis.get_major_locator().set_params(subs=(1, 2, 5))  # costs are within one order of magnitude
     axes.set_xlabel(cost.label)
     axes.grid(color=GRID, linewidth=0.6)
 
@@ -198,7 +199,8 @@ def _panel(axes: "Axes", curves: Mapping[str, Curve], styles: Mapping[str, Look]
             if cell.spread is not None:
                 axes.errorbar(index, cell.mean, yerr=cell.spread, color=colour, capsize=3)
         ends.append((textwrap.fill(name, 18), *end, colour))
-    axes.set_xticks(range(len(axis)), [label(x) for x in axis])
+    slanted = {} if joined else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    axes.set_xticks(range(len(axis)), [label(x) for x in axis], **slanted)
     axes.set_ylabel("linear probe (%)")
     axes.grid(axis="y", color=GRID, linewidth=0.6)
     label_ends(axes, ends)

@@ -137,6 +137,31 @@ def natural_study() -> Iterator[str]:
     yield f"the worst client is `{first}` or `{second}`"
 
 
+def adapt_study() -> Iterator[str]:
+    found, start = Board("adapt"), "untrained-pretrained"
+    whole, few = "fedavg-full", "fedavg-lora8"
+    yield f"all of the encoder under FedAvg {found.gain(whole, start, 'more'):.1f} points, which counts"
+    yield f"LoRA 8 {found.even(few, start):.1f}, which does not"
+    yield f"changes of {_interval(found, few, start)} stay open"
+    yield f"All of it is {found.even(whole, few):.1f} points above LoRA 8, {_interval(found, whole, few)}"
+    yield f"From scratch the same rounds reach {found.score('fedavg-scratch'):.1f} %"
+    yield f"at epsilon 1 all of the encoder ends at {found.score(f'{whole}-eps1'):.1f} %"
+    yield f"{found.less(f'{whole}-eps1', f'{few}-eps1'):.1f} points below LoRA 8, which counts"
+    assert {found.verdict(f"{few}-eps{budget}", few) for budget in (1, 8)} == {"no clear difference"}
+    assert found.less(f"{whole}-eps1", start) > 10
+    parts = [found.rows[few].bytes_up / found.rows[whole].bytes_up]
+    parts += [getattr(found.rows[few], key) / getattr(found.rows[whole], key) for key in ("flops", "memory")]
+    yield "a visit's bytes up are {:.1%}, its operations {:.0%} and its memory {:.0%}".format(*parts).replace("%", " %")
+    visits = [((row := found.rows[name]).bytes_up + row.bytes_down) / 1e6 for name in (few, whole)]
+    yield f"{visits[0]:.2f} MB up and down in place of {visits[1]:.2f}"
+
+
+def _interval(found: Board, row: str, base: str) -> str:
+    """The 95 % interval of a difference, in points."""
+    low, high = found.compared(row, base).interval
+    return f"{low:.1f} to {high:.1f}"
+
+
 def uplink_study() -> Iterator[str]:
     bases = {"SimCLR": "fedavg-simclr", "SSD": "ssd"}
 
