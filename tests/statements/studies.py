@@ -148,10 +148,13 @@ def adapt_study() -> Iterator[str]:
     yield f"at epsilon 1 all of the encoder ends at {found.score(f'{whole}-eps1'):.1f} %"
     yield f"{found.less(f'{whole}-eps1', f'{few}-eps1'):.1f} points below LoRA 8, which counts"
     assert {found.verdict(f"{few}-eps{budget}", few) for budget in (1, 8)} == {"no clear difference"}
+    yield "LoRA 8 stays where it was under either epsilon"
     assert found.less(f"{whole}-eps1", start) > 10
     parts = [found.rows[few].bytes_up / found.rows[whole].bytes_up]
     parts += [getattr(found.rows[few], key) / getattr(found.rows[whole], key) for key in ("flops", "memory")]
-    yield "a visit's bytes up are {:.1%}, its operations {:.0%} and its memory {:.0%}".format(*parts).replace("%", " %")
+    yield "Under LoRA 8 a visit's bytes up are {:.1%}, its operations {:.0%} and its memory {:.0%}".format(
+        *parts
+    ).replace("%", " %")
     visits = [((row := found.rows[name]).bytes_up + row.bytes_down) / 1e6 for name in (few, whole)]
     yield f"{visits[0]:.2f} MB up and down in place of {visits[1]:.2f}"
 
