@@ -166,13 +166,15 @@ def _cost_panel(
     cost: Cost,
 ) -> None:
     """Draws accuracy against a cost: a mark for each row that has both, its spread as a bar."""
+    from matplotlib.ticker import LogLocator
+
     for name, curve in ours.items():
         colour, _, marker = styles[name]
         for x, cell in curve.items():
             if (value := cost.of(rows[study["ours"]["lines"][name][x]])) is not None:
                 axes.errorbar(value, cell.mean, yerr=cell.spread, color=colour, marker=marker, markersize=4, capsize=3)
     logarithmic(axes)
-    axes.xaxis.get_major_locator().set_params(subs=(1, 2, 5))  # costs are within one order of magnitude
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # costs are within one order of magnitude
     axes.set_xlabel(cost.label)
     axes.grid(color=GRID, linewidth=0.6)
 
@@ -199,8 +201,10 @@ def _panel(axes: "Axes", curves: Mapping[str, Curve], styles: Mapping[str, Look]
             if cell.spread is not None:
                 axes.errorbar(index, cell.mean, yerr=cell.spread, color=colour, capsize=3)
         ends.append((textwrap.fill(name, 18), *end, colour))
-    slanted = {} if joined else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    axes.set_xticks(range(len(axis)), [label(x) for x in axis], **slanted)
+    axes.set_xticks(range(len(axis)), [label(x) for x in axis])
+    if not joined:
+        for word in axes.get_xticklabels():
+            word.set(rotation=45, ha="right", rotation_mode="anchor")
     axes.set_ylabel("linear probe (%)")
     axes.grid(axis="y", color=GRID, linewidth=0.6)
     label_ends(axes, ends)
