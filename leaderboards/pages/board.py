@@ -16,7 +16,7 @@ from leaderboards.averages import Average, average, full_names
 from leaderboards.comparisons import COMPARISONS, LESS, MORE, Difference, bases, differences
 from leaderboards.machines import by_several_commits, confounded, rows_by_kind
 from leaderboards.markdown import render, seeds_phrase
-from leaderboards.pages import plots, trade_offs
+from leaderboards.pages import plots, trade_offs, twins
 from leaderboards.pages.columns import (
     BELOW_WORDS,
     board_lines,
@@ -32,6 +32,7 @@ from leaderboards.rank import HEADLINE, Row, board, finished, fitted, gaps
 from leaderboards.schema import Record, RecordError
 from leaderboards.significance import FEWEST_SEEDS
 from leaderboards.sources import row_name, sentence
+from leaderboards.twins import natural_twins
 
 SETTING = {
     "data.name": "data",
@@ -53,7 +54,7 @@ def markdown(
     """The whole page: how to read it, a section for each scenario, figures, and where papers' numbers are.
 
     sheet, verdicts: whether there are any, for links to their pages. linked: whether the pages in `docs` are beside it;
-    then a board whose rows a study shows is left to the study and the site.
+    then a board whose rows one of them shows is left to that page and the site.
     """
 
     def page(path: str) -> str:
@@ -62,7 +63,7 @@ def markdown(
 
     found = boards(records)
     over = averaged(found)
-    names, elsewhere = full_names(found), studied(found) if linked else {}
+    names, elsewhere = full_names(found), shown_elsewhere(found, records, bool(verdicts)) if linked else {}
     shown = {row.row: row_name(row) for rows in found.values() for row in rows}
     return render(
         "README.md.j2",
@@ -73,7 +74,7 @@ def markdown(
             for name, rows in found.items()
             if name not in elsewhere
         ],
-        studied=elsewhere,
+        elsewhere=elsewhere,
         below=BELOW_WORDS,
         averaged=over,
         curves=plots.curve_figures(records),
@@ -81,6 +82,18 @@ def markdown(
         sheet=sheet,
         page=page,
     )
+
+
+def shown_elsewhere(boards: Mapping[str, Sequence[Row]], records: Sequence[Record], published: bool) -> dict[str, str]:
+    """Scenario -> the page of `docs` that shows what its board has: a study, or a paper's numbers beside a lone row.
+
+    published: whether there is a page of papers' numbers.
+    """
+    found = COMPARISONS["elsewhere"] | {scenario: f"studies/{page}" for scenario, page in studied(boards).items()}
+    found |= {twin: f"studies/{Path(twins.PAGE).stem}" for each in natural_twins(records).values() for twin in each}
+    if published:
+        found |= {scenario: "reproduction" for scenario, rows in boards.items() if len(rows) == 1 and "/" in scenario}
+    return {scenario: found[scenario] for scenario in boards if scenario in found}
 
 
 def table(rows: Iterable[Row], title: str) -> Table:

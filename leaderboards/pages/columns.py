@@ -13,6 +13,8 @@ from leaderboards.store import load_yaml
 SCORES: dict[str, dict[str, tuple[str, int]]] = load_yaml("scores.yaml")
 SCORE_COLUMNS: dict[str, tuple[str, int]] = {key: column for group in SCORES.values() for key, column in group.items()}
 """Score ("protocol metric") -> heading, decimals; the site shows the first of them at once."""
+SHORT = ("by-client/v1 accuracy", "by-client/v1 accuracy_worst_tenth", "by-client/v1 accuracy_unseen")
+"""Scores by client on the page, which is short; the site has all."""
 OWN = re.compile(r"(?:\w+\.)+\w+(?::[^/]*)?/[0-9a-f]{8} .+")
 """A score of somebody's own protocol, whose id is an import path, its settings and digits of its code."""
 BELOW = "↓"
@@ -30,9 +32,10 @@ IDLE = "∅"
 """Marks a row whose own idea hardly acts."""
 
 
-def _score(row: Row, key: str, decimals: int) -> str:
+def _score(row: Row, key: str, decimals: int, spread: bool = True) -> str:
     """A row's score; of several encoders `mean 52.3 ± 0.4, worst 48.2`, the latter a mean over seeds too."""
-    text = f"{with_spread(row.cells.get(key), decimals)}{f' {BELOW}' if key in row.below else ''}"
+    text = with_spread(row.cells.get(key), decimals)
+    text = f"{text if spread else text.partition(' ± ')[0]}{f' {BELOW}' if key in row.below else ''}"
     worst = row.cells.get(f"{key}{WORST}")
     return text if worst is None else f"{MEAN_ENCODER}{text}{WORST_ENCODER}{worst.mean:.{decimals}f}"
 
@@ -111,10 +114,9 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 where a server trains too."""
 _TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
-_CLIENTS = tuple(heading for heading, _ in SCORES["clients"].values())
-_COSTS = ("bytes up", FLOPS, MEMORY, IMAGES)
-_PAGE = ("rank", "row", "linear (%)", "kNN (%)", *_CLIENTS, *_COSTS, "seeds", EPSILON, ACTIVITY)
-"""Those of the page; the site has all."""
+_CLIENTS = tuple(heading for key, (heading, _) in SCORES["clients"].items() if key in SHORT)
+_PAGE = ("rank", "row", "linear (%)", "kNN (%)", *_CLIENTS, "bytes up", IMAGES, "seeds", EPSILON, ACTIVITY)
+"""Those of the page; the site has all, and figures of the page GFLOP and memory."""
 _PROBES, _LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
 """Scores with labels, and the ones that stand in their places where no row has any of them."""
 
@@ -130,9 +132,12 @@ def _columns_of(rows: Iterable[Row]) -> list[str]:
 
 
 def board_lines(rows: Sequence[Row]) -> list[str]:
-    """The board's first columns as a table of Markdown; the site has all."""
-    columns = [column for column in _columns_of(rows) if column in _PAGE]
-    return table_lines(columns, [[COLUMNS[column](row) for column in columns] for row in rows], "rlr")
+    """The board's first columns as a table of Markdown, with the headline's spread alone; the site has all."""
+    columns = {column: COLUMNS[column] for column in _columns_of(rows) if column in _PAGE}
+    for key, (heading, decimals) in (SCORES["board"] | SCORES["clients"]).items():
+        if heading in columns and key != HEADLINE:
+            columns[heading] = partial(_score, key=key, decimals=decimals, spread=False)
+    return table_lines([*columns], [[text(row) for text in columns.values()] for row in rows], "rlr")
 
 
 def terminal_columns(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
