@@ -56,6 +56,11 @@ class PatchObjective(Objective):
                 f"{type(self).__name__} hides patches, which this encoder does not have: "
                 "set encoder={class: methods.networks.vit_tiny}, or vit_small or vit"
             )
+        if encoder.backbone.features == "patches":
+            raise MethodError(
+                f"encoder.features=patches: {type(self).__name__} hides patches, so an image would have fewer features "
+                "than the encoder says: set encoder.features=mean"
+            )
         self.views = ("augment",) if colours else ("crop",)
         self.width = encoder.dim
         self.projector = nn.Identity()

@@ -176,6 +176,7 @@ def test_outputs_and_what_the_target_follows(objective):
     ("settings", "message"),
     [
         ({"encoder": encoder()}, "IJEPA hides patches, which this encoder does not have: set encoder="),
+        ({"encoder": network(features="patches")}, "encoder.features=patches: IJEPA hides patches, .*features=mean"),
         ({"blocks": 8}, "8 blocks of 1 x 2 patches leave no context of 4 x 4, of an image of 4 x 4: set a smaller"),
         ({"block_scale": 0.9, "block_aspect": 0.1, "blocks": 1}, "1 blocks of 1 x 12 patches leave no context"),
         ({"context_scale": 0.2}, "leave no context of 2 x 2"),
