@@ -15,7 +15,7 @@ from methods import trees
 from methods.core.activity import GRADIENT_SHARE
 from methods.core.hooks import check_hooks, read_earlier_names
 from methods.core.lightning_hooks import TrainerHooks, set_learning_rate
-from methods.core.objective import AddOn, Objective, Projected, build_addons, check_pair
+from methods.core.objective import AddOn, Objective, Projected, WithTargets, build_addons, check_pair
 from methods.core.recalibration import Recalibration
 from methods.core.staying import ClientModels, check_stays
 from methods.core.types import (
@@ -43,7 +43,7 @@ from methods.trees import Tree
 __all__ = [
     "GRADIENT_SHARE", "Activity", "AddOn", "Batch", "Cat", "Client", "Each", "FederatedMethod", "Mail", "Mean",
     "Message", "MethodError", "MethodParts", "Objective", "Outputs", "Phase", "Projected", "Reduction", "Replies",
-    "RoundContext", "Sum", "Tree", "Visit", "check_number", "check_pair", "choose", "set_learning_rate",
+    "RoundContext", "Sum", "Tree", "Visit", "WithTargets", "check_number", "check_pair", "choose", "set_learning_rate",
 ]  # fmt: skip
 
 Turn = RoundContext  # its earlier name

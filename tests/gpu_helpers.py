@@ -21,10 +21,9 @@ from tests.methods.test_orchestra import SMALL
 
 EVERYONE = ("federation.participation=1", "federation.rounds=2")
 PROTOCL = ("objective=protocl", "objective.clusters=[2,4]", "objective.queue_size=32")
-MASKED = (
-    *("encoder={class: methods.networks.vit_tiny}", "objective=masked_reconstruction"),
-    *("objective.decoder_width=12", "objective.decoder_depth=1"),
-)
+TINY = "encoder={class: methods.networks.vit_tiny}"
+MASKED = (TINY, "objective=masked_reconstruction", "objective.decoder_width=12", "objective.decoder_depth=1")
+IJEPA = (TINY, "objective=ijepa", "objective.blocks=2", "objective.predictor_width=12", "objective.predictor_depth=1")
 MOCO = ("objective=moco", "objective.queue_size=32")
 VIEWS = (
     *("views.jitter=[0.4,0.4,0.4,0.1]", "views.grayscale=0.2", "views.blur=0.5", "views.solarize=0.2"),
@@ -78,6 +77,7 @@ FURTHER: dict[str, Case] = {
         }.items()
     },
     "objective masked_reconstruction": ("fedavg", *MASKED),
+    "objective ijepa": ("fedavg", *IJEPA),
     "objective simclr, one-way": ("fedavg", "objective.form=one-way"),
     "feddecorr on z": ("feddecorr", "method.on=z", "objective=byol"),
     "fedca without alignment": ("fedca", "method.alignment=0", "method.dictionary=4"),

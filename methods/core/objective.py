@@ -184,7 +184,42 @@ def cosine(start: float, end: float, progress: float) -> float:
     return end - (end - start) * (1 + math.cos(math.pi * progress)) / 2
 
 
-class Projected(Objective):
+class WithTargets(Objective):
+    """An objective that can have target networks: moving averages of the online ones."""
+
+    momentum_end: float | None = None
+    momentum_now: Tensor
+
+    def add_targets(
+        self,
+        momentum: float,
+        prefix: str = "target",
+        end: float | None = None,
+        sources: Sequence[str] = ("encoder", "projector"),
+    ) -> None:
+        """Adds `<prefix>_<source>` for each source: copies without gradient that follow the online networks.
+
+        end: the momentum that the run ends at, by a cosine from `momentum`; None: it is constant.
+        """
+        self.momentum = check_number("objective.momentum", momentum, at_least=0, at_most=1)
+        self.momentum_end = end
+        if end is not None:
+            check_number("objective.momentum_end", end, at_least=0, at_most=1)
+            self.register_buffer("momentum_now", torch.tensor(float(momentum)), persistent=False)
+        self.ema = {f"{prefix}_{source}": source for source in sources}
+        for target, source in self.ema.items():
+            setattr(self, target, deepcopy(getattr(self, source)).requires_grad_(False))
+
+    schedules: ClassVar[Sequence[str]] = ("momentum_end",)
+
+    @torch.no_grad()
+    def start_step(self, progress: float) -> None:
+        """Sets the targets' momentum, where it follows a schedule."""
+        if self.momentum_end is not None:
+            self.momentum_now.fill_(cosine(self.momentum, self.momentum_end, progress))
+
+
+class Projected(WithTargets):
     """An objective whose embeddings are a projector's output.
 
     Args:
@@ -193,9 +228,6 @@ class Projected(Objective):
         head_norm: BatchNorm before every ReLU of the projector.
         last_norm: BatchNorm without affine parameters on the embeddings.
     """
-
-    momentum_end: float | None = None
-    momentum_now: Tensor
 
     def __init__(
         self,
@@ -211,28 +243,6 @@ class Projected(Objective):
         else:
             self.projector = nn.Identity()
         self.width = projector[-1] if projector else encoder.dim
-
-    def add_targets(self, momentum: float, prefix: str = "target", end: float | None = None) -> None:
-        """Adds `<prefix>_encoder` and `<prefix>_projector`: copies without gradient that follow the online networks.
-
-        end: the momentum that the run ends at, by a cosine from `momentum`; None: it is constant.
-        """
-        self.momentum = check_number("objective.momentum", momentum, at_least=0, at_most=1)
-        self.momentum_end = end
-        if end is not None:
-            check_number("objective.momentum_end", end, at_least=0, at_most=1)
-            self.register_buffer("momentum_now", torch.tensor(float(momentum)), persistent=False)
-        self.ema = {f"{prefix}_{source}": source for source in ("encoder", "projector")}
-        for target, source in self.ema.items():
-            setattr(self, target, deepcopy(getattr(self, source)).requires_grad_(False))
-
-    schedules: ClassVar[Sequence[str]] = ("momentum_end",)
-
-    @torch.no_grad()
-    def start_step(self, progress: float) -> None:
-        """Sets the targets' momentum, where it follows a schedule."""
-        if self.momentum_end is not None:
-            self.momentum_now.fill_(cosine(self.momentum, self.momentum_end, progress))
 
     @torch.no_grad()
     def embed_targets(self, images: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from methods.maths.losses import (
 from methods.maths.precision import upcast
 from methods.maths.privacy import gaussian_mechanism, gaussian_sigma
 from methods.maths.prototypes import cluster_divergence, prototype_classification, prototype_contrast
-from methods.maths.reconstruction import masked_reconstruction
+from methods.maths.reconstruction import latent_prediction, masked_reconstruction
 from methods.maths.redundancy import barlow_twins, sketched_gaussianity, vicreg
 from methods.maths.similarity import dense, ensemble_similarity, similarity, similarity_distillation, top_similarities
 from methods.maths.solvers import cluster_means, k_means, min_norm, min_norm_descent, one_hot

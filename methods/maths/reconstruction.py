@@ -1,8 +1,8 @@
-"""Reconstruction of hidden patches."""
+"""Reconstruction of hidden patches: of their pixels, or of what another network makes of them."""
 
 import torch
 from torch import Tensor
-from torch.nn.functional import unfold
+from torch.nn.functional import layer_norm, smooth_l1_loss, unfold
 
 from methods.maths.precision import full_precision, upcast
 
@@ -42,3 +42,28 @@ def masked_reconstruction(predicted: Tensor, targets: Tensor, hidden: Tensor, no
         targets = (targets - mean) / (variance + EPSILON).sqrt()
     errors = (predicted - targets).square().mean(2)
     return (errors * hidden).sum() / hidden.sum()
+
+
+@full_precision
+def latent_prediction(predicted: Tensor, targets: Tensor, variant: str = "code") -> Tensor:
+    """How far predicted tokens of blocks of patches are from a target network's (Assran et al. 2023, I-JEPA).
+
+    Args:
+        predicted, targets: `[B, M, n, width]`, tokens of the n patches of M blocks; the caller detaches the targets.
+        variant: "code": targets are normalised by the mean and variance of their own numbers, and the loss is the mean
+            over all numbers of d^2 / 2 where |d| < 1, else |d| - 1 / 2. "paper": the mean over blocks of the squared
+            distances of their tokens, added up.
+
+    Returns:
+        A scalar. Predicted zeros give at most 1 / 2 by the code.
+
+    >>> predicted, targets = torch.zeros(1, 1, 2, 2), torch.tensor([[[[1.0, 3.0], [2.0, 0.0]]]])
+    >>> latent_prediction(predicted, targets)  # all are -1 or 1, once they are normalised
+    tensor(0.5000)
+    >>> latent_prediction(predicted, targets, "paper")  # 1 + 9 + 4
+    tensor(14.)
+    """
+    predicted, targets = upcast(predicted), upcast(targets)
+    if variant == "paper":
+        return (predicted - targets).square().sum((2, 3)).mean()
+    return smooth_l1_loss(predicted, layer_norm(targets, targets.shape[-1:]))

@@ -27,6 +27,12 @@ BRANCH_END = re.compile(r"\.(self_attention\.out_proj|mlp\.3)\.(weight|bias)$")
 """Names of an encoder's tensors: of a layer, of the embedding, of the last matrix and bias of a residual branch."""
 
 
+def take(rows: Tensor, indices: Tensor) -> Tensor:
+    """Rows of each image by their indices `[B, m]`: `[B, n, width]`, or `[1, n, width]` for all -> `[B, m, width]`."""
+    whole = rows.expand(len(indices), -1, -1)
+    return whole.gather(1, indices.unsqueeze(2).expand(-1, -1, rows.shape[2]))
+
+
 class VisionTransformer(models.VisionTransformer):
     """torchvision's, without its classifier: `[B, in_channels, image_size, image_size]` -> `[B, dim]`.
 
@@ -64,7 +70,7 @@ class VisionTransformer(models.VisionTransformer):
         """Last tokens `[B, 1 + patches, width]`, the class token first; kept: patches to read, indices `[B, m]`."""
         rows = self.conv_proj(images).flatten(2).transpose(1, 2) + self.encoder.pos_embedding[:, 1:]
         if kept is not None:
-            rows = rows.gather(1, kept.unsqueeze(2).expand(-1, -1, rows.shape[2]))
+            rows = take(rows, kept)
         first = (self.class_token + self.encoder.pos_embedding[:, :1]).expand(len(rows), -1, -1)
         rows = torch.cat([first, rows], 1)
         for layer in [*self.encoder.layers][: self.applied]:

@@ -21,32 +21,17 @@ Decisions
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
-from torchvision.models import vision_transformer
+from torch import Tensor
 
-from methods.base import Batch, MethodError, Objective, Outputs, Tree, check_number, choose
+from methods.base import Batch, Outputs, Tree, check_number, choose
 from methods.maths import masked_reconstruction
 from methods.maths.reconstruction import patches
 from methods.networks import Encoder
-from methods.networks.transformers import VisionTransformer
+from methods.objectives.patches import PatchObjective, TokenDecoder
 
 
-class Decoder(nn.Module):
-    """Tokens of the patches that were seen -> pixels of all patches.
-
-    Args:
-        encoder: whose tokens are read. width: of the decoder's tokens. depth: layers. heads: of an attention.
-        pixels: numbers in a patch.
-    """
-
-    def __init__(self, encoder: VisionTransformer, width: int, depth: int, heads: int, pixels: int) -> None:
-        super().__init__()
-        self.patches = encoder.patches
-        self.embed = nn.Linear(encoder.hidden_dim, width)
-        self.mask_token = nn.Parameter(torch.empty(1, 1, width).normal_(std=0.02))
-        length = 1 + encoder.patches
-        self.layers = vision_transformer.Encoder(length, depth, heads, width, 4 * width, 0.0, 0.0)
-        self.head = nn.Linear(width, pixels)
+class Decoder(TokenDecoder):
+    """Tokens of the patches that were seen -> pixels of all patches."""
 
     def forward(self, tokens: Tensor, seen: Tensor) -> Tensor:
         """tokens: `[B, 1 + m, dim]`, the class token first; seen: their patches `[B, m]` -> `[B, patches, pixels]`."""
@@ -56,7 +41,7 @@ class Decoder(nn.Module):
         return self.head(self.layers(torch.cat([first, whole], 1))[:, 1:])
 
 
-class MaskedReconstruction(Objective):
+class MaskedReconstruction(PatchObjective):
     """A decoder restores the pixels of the patches that a vision transformer has not seen.
 
     Args:
@@ -68,7 +53,6 @@ class MaskedReconstruction(Objective):
         colours: whether the view's colours change as the scenario has it; False: it is a crop, as in the paper.
     """
 
-    views: tuple[str, ...] = ("augment",)
     travels: tuple[str, ...] = ("encoder", "decoder")
 
     def __init__(
@@ -83,34 +67,16 @@ class MaskedReconstruction(Objective):
         decoder: str = "travels",
         colours: bool = True,
     ) -> None:
-        super().__init__(encoder)
-        backbone = encoder.backbone
-        if not isinstance(backbone, VisionTransformer):
-            raise MethodError(
-                "masked_reconstruction hides patches, which this encoder does not have: "
-                "set encoder={class: methods.networks.vit_tiny}, or vit_small or vit"
-            )
-        if decoder_width < 1 or decoder_depth < 1 or decoder_heads < 1 or decoder_width % decoder_heads:
-            raise MethodError(
-                f"objective.decoder_width={decoder_width} decoder_depth={decoder_depth} decoder_heads={decoder_heads}: "
-                "give whole numbers of at least 1, the width a multiple of the heads"
-            )
+        super().__init__(encoder, colours=colours)
         check_number("objective.mask_ratio", mask_ratio, above=0, below=1)
-        self.views = ("augment",) if colours else ("crop",)
-        self.width = encoder.dim
-        self.projector = nn.Identity()
+        backbone = self.backbone
         self.normalise, self.patch_size = normalise, backbone.patch_size
         self.seen = min(max(1, round((1 - mask_ratio) * backbone.patches)), backbone.patches - 1)
         pixels = backbone.conv_proj.in_channels * self.patch_size**2
-        self.decoder = Decoder(backbone, decoder_width, decoder_depth, decoder_heads, pixels)
+        shape = {"width": decoder_width, "depth": decoder_depth, "heads": decoder_heads}
+        self.decoder = Decoder(backbone, "decoder", **shape, outputs=pixels)
         if choose("objective.decoder", decoder, "travels", "stays") == "stays":
             self.travels, self.stays = ("encoder",), ("decoder",)
-
-    @property
-    def backbone(self) -> VisionTransformer:
-        """The vision transformer."""
-        assert isinstance(self.encoder.backbone, VisionTransformer)
-        return self.encoder.backbone
 
     def draw(self, batch: Batch, stream: torch.Generator) -> Tree:
         """A uniform number for each patch, `[B, patches]`; those with the largest are hidden."""
@@ -122,10 +88,7 @@ class MaskedReconstruction(Objective):
         assert draws is not None
         seen = draws["order"].argsort(1)[:, : self.seen]
         tokens = self.backbone.tokens(views[0], seen)
-        h = self.backbone.pooled(tokens)
-        others = tuple(self.embed(images) for images in extra)
-        targets = patches(views[0], self.patch_size).detach()
-        return Outputs((h,), (h,), (self.decoder(tokens, seen),), (targets,), others)
+        return self.outputs(tokens, self.decoder(tokens, seen), patches(views[0], self.patch_size).detach(), extra)
 
     def loss(self, out: Outputs, batch: Batch) -> Tensor:
         """The mean squared error over the pixels of the hidden patches."""

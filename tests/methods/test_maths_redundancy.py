@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from scipy.integrate import trapezoid
+from scipy.integrate import quad, trapezoid
 from torch import Tensor
 
 from methods.maths import barlow_twins, cosines, sinkhorn, sketched_gaussianity, swav, vicreg
@@ -135,6 +135,19 @@ def test_swav_and_its_gradients_are_the_papers(views: int):
         np.testing.assert_allclose(z.grad, of_views, atol=1e-6, rtol=0)
         of_prototypes = numeric_gradient(lambda v, x=x, q=expected: slow_swav(x, v, q), c)
         np.testing.assert_allclose(prototypes.grad, of_prototypes, atol=1e-6, rtol=0)
+
+
+def test_seventeen_knots_are_enough_for_the_integral():
+    """Epps and Pulley's statistic over [-3, 3] by SciPy's adaptive integration, which knows no knots."""
+
+    def integrand(t: float, *projected: float) -> float:
+        normal = np.exp(-(t**2) / 2)
+        return float(abs(np.exp(1j * t * np.array(projected)).mean() - normal) ** 2 * normal)
+
+    for seed, (rows, features) in enumerate(SIZES):
+        z = 0.7 * doubles(rows, features, seed=seed)
+        found = [quad(integrand, -3, 3, args=tuple(z.numpy() @ each))[0] for each in directions(features).T]
+        assert sketched(z).item() == pytest.approx(rows * np.mean(found), rel=1e-3)
 
 
 # --- collapse

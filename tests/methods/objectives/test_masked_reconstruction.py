@@ -107,7 +107,7 @@ class TestObjective:
             ({"mask_ratio": 1.0}, "objective.mask_ratio=1.0: give a number above 0 and below 1"),
             ({"decoder_width": 7}, "objective.decoder_width=7 .* the width a multiple of the heads"),
             ({"decoder": "goes"}, "objective.decoder='goes': choose travels or stays"),
-            ({"encoder": encoder()}, "masked_reconstruction hides patches, which this encoder does not have"),
+            ({"encoder": encoder()}, "MaskedReconstruction hides patches, which this encoder does not have"),
         ):
             with pytest.raises(MethodError, match=message):
                 MaskedReconstruction(**{"encoder": vit(), **arguments})
