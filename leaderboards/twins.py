@@ -10,6 +10,7 @@ import numpy as np
 from leaderboards.moderation import Array
 from leaderboards.rank import Row, fitted
 from leaderboards.schema import Record
+from leaderboards.significance import Fit
 
 FEWEST = 5
 """Rows that two boards share at least: of fewer, Kendall's tau has no interval."""
@@ -21,9 +22,9 @@ class Agreement(NamedTuple):
     """How two boards order the rows that both rank.
 
     tau: Kendall's, of the rows' means. interval: its 95 %, of the rows as a sample of methods. same: the median and the
-    lower 5 % point of tau between two boards whose rows have the first one's means and spreads. alike, reversed: pairs
-    of rows that both boards tell apart, in the same order, and, the row first that is better on the first board, in
-    opposite orders. places: row -> its places on both, by the means.
+    lower 5 % point of tau between two boards whose rows have the first one's means, and each its own spreads. alike,
+    reversed: pairs of rows that both boards tell apart, in the same order, and, the row first that is better on the
+    first board, in opposite orders. places: row -> its places on both, by the means.
     """
 
     tau: float
@@ -77,10 +78,9 @@ def agreement(first: Sequence[Row], second: Sequence[Row]) -> Agreement | None:
     if len(rows) < FEWEST:
         return None
     means = [np.array([each.effects[row] for row in rows]) for each in (one, other)]
-    seeds = {row.row: len(row.headline) for row in first}
-    errors = np.array([one.spreads[row] / math.sqrt(seeds[row]) for row in rows])
+    errors = [_errors(one, first, rows), _errors(other, second, rows)]
     noise = np.random.default_rng(0).standard_normal((2, DRAWN, len(rows)))
-    same = kendall(*(means[0] + errors * noise))
+    same = kendall(*(means[0] + np.stack(errors)[:, None] * noise))
     tau = float(kendall(*means))
     told = [(row, low) for row, low in combinations(rows, 2) if one.differ(row, low) and other.differ(row, low)]
     signs = [one.difference(*pair) * other.difference(*pair) for pair in told]
@@ -93,6 +93,12 @@ def agreement(first: Sequence[Row], second: Sequence[Row]) -> Agreement | None:
         reversed=tuple((a, b) if one.difference(a, b) > 0 else (b, a) for a, b in apart),
         places={row: (_place(means[0], k), _place(means[1], k)) for k, row in enumerate(rows)},
     )
+
+
+def _errors(fit: Fit, rows: Sequence[Row], names: Sequence[str]) -> Array:
+    """Standard errors of the means of the rows of these names."""
+    seeds = {row.row: len(row.headline) for row in rows}
+    return np.array([fit.spreads[name] / math.sqrt(seeds[name]) for name in names])
 
 
 def _place(means: Array, row: int) -> int:
