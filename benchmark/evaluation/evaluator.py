@@ -102,7 +102,7 @@ class Evaluator:
         """Whether each class has enough images that nobody trained on for every protocol that labels only those."""
         if self.method.uses_public_images or self.images is not self.data.source:  # it trains on the public ones
             return False
-        share = max(max(each.settings["tuning"].shares) for each in PROTOCOLS.values() if each.requires == "held_out")
+        share = max(max(each.arguments["tuning"].shares) for each in PROTOCOLS.values() if each.requires == "held_out")
         labels = self.images.train.labels
         sizes, free = (np.bincount(each, minlength=labels.max() + 1) for each in (labels, labels[self.holders < 0]))
         return bool((free >= np.floor(share * sizes).clip(min=1))[sizes > 0].all())
