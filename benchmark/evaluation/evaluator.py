@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -53,8 +53,13 @@ class Evaluator:
     ) -> None:
         self.method, self.data, self.streams, self.other = method, data, streams, other
         self.batch_size, self.device, self.recalibrated = batch_size, device, recalibrated
-        self.holders = np.full(len(data.source.train.labels), -1, dtype=np.int64)
-        self.holders[data.parts.indices] = data.parts.holders
+
+    @cached_property
+    def holders(self) -> np.ndarray:
+        """The client of each training image, `[N]` int64, -1 for none."""
+        holders = np.full(len(self.data.source.train.labels), -1, dtype=np.int64)
+        holders[self.data.parts.indices] = self.data.parts.holders
+        return holders
 
     @property
     def images(self) -> Source:
@@ -104,7 +109,9 @@ class Evaluator:
             return False
         share = max(max(each.arguments["tuning"].shares) for each in PROTOCOLS.values() if each.requires == "held_out")
         labels = self.images.train.labels
-        sizes, free = (np.bincount(each, minlength=labels.max() + 1) for each in (labels, labels[self.holders < 0]))
+        free = np.ones(len(labels), dtype=bool)
+        free[self.data.parts.indices] = False
+        sizes, free = (np.bincount(each, minlength=labels.max() + 1) for each in (labels, labels[free]))
         return bool((free >= np.floor(share * sizes).clip(min=1))[sizes > 0].all())
 
     def scores(
