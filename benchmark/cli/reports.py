@@ -274,8 +274,8 @@ def parity(words: list[str], session: Session) -> None:
     folder, page = Path("leaderboards"), Path("docs", "reference", "parity.md")
     shipped = {file.stem: file for file in sorted(PARITY.glob("*.json"))}
     files = [shipped.get(name, Path(name)) for name in names] or list(shipped.values())
-    for file in files:
-        file.stat()  # the error of one that is not there, before the imports
+    for path in files:
+        path.stat()  # the error of one that is not there, before the imports
     from benchmark.parity.codes import case
     from benchmark.parity.compare import compare, needed
     from benchmark.parity.files import read
