@@ -109,9 +109,7 @@ class Evaluator:
             return False
         share = max(max(each.arguments["tuning"].shares) for each in PROTOCOLS.values() if each.requires == "held_out")
         labels = self.images.train.labels
-        free = np.ones(len(labels), dtype=bool)
-        free[self.data.parts.indices] = False
-        sizes, free = (np.bincount(each, minlength=labels.max() + 1) for each in (labels, labels[free]))
+        sizes, free = (np.bincount(each, minlength=labels.max() + 1) for each in (labels, labels[~self._held()]))
         return bool((free >= np.floor(share * sizes).clip(min=1))[sizes > 0].all())
 
     def scores(
@@ -205,14 +203,20 @@ class Evaluator:
         """Names of the clients that take part, drawn so far or not; None: the test images name none."""
         names, train, test = self.data.parts.names, self.data.source.train, self.images.test
         if not names and train.clients is not None:
-            names = tuple(np.unique(train.clients[self.holders >= 0]).tolist())
+            names = tuple(np.unique(train.clients[self._held()]).tolist())
         return None if test.clients is None or set(names).isdisjoint(test.clients.tolist()) else set(names)
 
     def members(self, client: int | None) -> Tensor | None:
         """Rows of the training images of a client, or of all clients; None if they are not the images evaluated on."""
         if self.images is not self.data.source:
             return None
-        return torch.from_numpy(np.flatnonzero(self.holders >= 0 if client is None else self.holders == client))
+        return torch.from_numpy(np.flatnonzero(self._held()) if client is None else np.array(self.data.parts[client]))
+
+    def _held(self) -> np.ndarray:
+        """Which training images a client holds, `[N]` bool: an eighth of `holders`, which few runs need."""
+        held = np.zeros(len(self.data.source.train.labels), dtype=bool)
+        held[self.data.parts.indices] = True
+        return held
 
     def _augmented(self, images: Tensor, generator: torch.Generator) -> Tensor:
         return augment(images, self.data.recipe, generator).contiguous(memory_format=self.data.layout)
