@@ -45,6 +45,8 @@ def submit(words: list[str], session: Session) -> None:
 
 def verify(words: list[str], session: Session) -> None:
     """Check a bundle: files, config, code, and that scores follow from the encoder; replay=SEED trains it again."""
+    from leaderboards import bundles
+
     names, overrides = split(words)
     (name,) = exactly(names, f"verify {VERIFY}", 1)
     options, rest = take_keys(overrides, "replay", "rounds", "trust")
@@ -54,11 +56,10 @@ def verify(words: list[str], session: Session) -> None:
     if "rounds" in options and "replay" not in options:
         raise ConfigError("rounds= is how many rounds of replay=SEED are trained again: give both")
     file = Path(name)
-    file.stat()  # the error of a file that is not there, before the imports
+    bundles.archive(file).close()
     if not any(word.startswith("devices=") for word in rest):
         rest = [*rest, "devices=1"]
-    from benchmark.submission.verification import verify as verified
-    from leaderboards import bundles
+    from benchmark.submission.verification import verify as verified  # after what a misspelt word needs
 
     with session.display() as display:
         found = verified(
