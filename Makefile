@@ -31,7 +31,7 @@ help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  SUITE=digits METHODS=fedavg,ssd SEEDS=0,1 DATA=folder DEVICES=2 JOBS=1 narrow down or widen `make benchmark`.'
-	@echo '  BENCH=floor,peers,views,ranks,scale,terms,startup,evaluation,threads,libraries chooses what `make bench` measures.'
+	@echo '  BENCH=floor,peers,views,ranks,scale,million,terms,startup,evaluation,threads,libraries chooses what `make bench` measures.'
 
 install: $(VENV)/.installed  ## make .venv with the pinned versions
 

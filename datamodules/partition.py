@@ -110,7 +110,8 @@ Draw = Callable[[np.random.Generator, Partition], np.ndarray]
 
 def _redraw(draw: Draw, labels: np.ndarray, num_clients: int, alpha: float, min_size: int, seed: int) -> Partition:
     """Partition by the first draw that gives every client `min_size` examples."""
-    members = _check(labels, num_clients, alpha)
+    _check(labels, num_clients, alpha)
+    members = by_class(labels)
     _refuse_min_size(min_size, num_clients, len(labels))
     rng = np.random.default_rng(seed)
     members = [rng.permutation(indices) for indices in members]
@@ -138,7 +139,8 @@ def dirichlet_balanced(labels: np.ndarray, num_clients: int, *, alpha: float, se
     >>> [len(indices) for indices in dirichlet_balanced(labels, 5, alpha=0.1, seed=0)]
     [18, 18, 18, 18, 17]
     """
-    members = _check(labels, num_clients, alpha)
+    _check(labels, num_clients, alpha)
+    members = by_class(labels)
     log_p = log_dirichlet(np.random.default_rng(seed), alpha, len(members), num_clients)
     return _assign(members, balanced_counts(log_p, np.array(list(map(len, members)))))
 
@@ -171,7 +173,8 @@ def classes(labels: np.ndarray, num_clients: int, *, classes_per_client: int = 2
     >>> [len(np.unique(labels[indices])) for indices in classes(labels, 4, classes_per_client=2, seed=0)]
     [2, 2, 2, 2]
     """
-    members = _check(labels, num_clients)
+    _check(labels, num_clients)
+    members = by_class(labels)
     C = len(members)
     if not 1 <= classes_per_client <= C:
         raise PartitionError(f"classes_per_client={classes_per_client} and there are {C} classes: give 1 to {C}")
@@ -200,7 +203,8 @@ def blocks(labels: np.ndarray, num_clients: int, *, seed: int) -> Partition:
     >>> [np.unique(labels[indices]).tolist() for indices in blocks(labels, 2, seed=0)]
     [[0, 1], [2, 3]]
     """
-    members = _check(labels, num_clients)
+    _check(labels, num_clients)
+    members = by_class(labels)
     C = len(members)
     if C % num_clients == 0:
         return [_join(members[k : k + C // num_clients]) for k in range(0, C, C // num_clients)]
@@ -279,15 +283,14 @@ def _refuse_min_size(min_size: int, num_clients: int, examples: int) -> None:
         )
 
 
-def _check(labels: np.ndarray, num_clients: int, alpha: float = 1.0) -> list[np.ndarray]:
-    """Check the arguments of a rule; return `by_class`."""
+def _check(labels: np.ndarray, num_clients: int, alpha: float = 1.0) -> None:
+    """Check the arguments of a rule."""
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise PartitionError(f"labels are {labels.dtype} of shape {labels.shape}; a partition needs integers [N]")
     if not 1 <= num_clients <= len(labels):
         raise PartitionError(f"{num_clients} clients for {len(labels)} examples: give 1 to {len(labels)} clients")
     if not 0 < alpha < math.inf:
         raise PartitionError(f"alpha={alpha}: the Dirichlet concentration is a positive, finite number")
-    return by_class(labels)
 
 
 def by_class(labels: np.ndarray) -> list[np.ndarray]:

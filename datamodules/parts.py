@@ -18,19 +18,20 @@ class Parts(Sequence[np.ndarray]):
     def __init__(self, partition: Sequence[np.ndarray], names: Sequence[str] = ()) -> None:
         self.names = tuple(names)
         self.sizes: np.ndarray
+        self.ends: np.ndarray
         self.indices: np.ndarray
         if isinstance(partition, Parts):
-            self.sizes, self.indices = partition.sizes, partition.indices
+            self.sizes, self.ends, self.indices = partition.sizes, partition.ends, partition.indices
         else:
             self.sizes = np.fromiter(map(len, partition), dtype=np.int64, count=len(partition))
+            self.ends = np.cumsum(self.sizes)
             self.indices = np.concatenate(partition).astype(np.int64, copy=False)
-        self.ends = np.cumsum(self.sizes)
 
     @classmethod
     def cut(cls, order: np.ndarray, sizes: np.ndarray) -> "Parts":
         """An order of indices, int64, cut into clients of these sizes, whose indices are sorted in place."""
-        parts = cls((order,))
-        parts.sizes, parts.ends = sizes, np.cumsum(sizes)
+        parts = cls.__new__(cls)  # without a copy of the order
+        parts.names, parts.indices, parts.sizes, parts.ends = (), order, sizes, np.cumsum(sizes)
         for indices in parts:
             indices.sort()
         return parts

@@ -8,12 +8,10 @@ import torch
 from eval.features import Features, training_rows
 from eval.inputs import Subject
 from eval.linear import Probe, linear_predictions
+from eval.official import OF
 
 SHOWN = 20
 """Clients whose accuracies are metrics of their own; of more there are the mean, the worst tenth and the spread."""
-
-OF = "accuracy of "
-"""Prefix of the metric of one client; its name follows."""
 
 
 def by_client(subject: Subject, probe: Probe, generator: torch.Generator) -> dict[str, float]:

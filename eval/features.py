@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
+from eval.errors import EvalError
+
 Images = np.ndarray | Callable[[], Iterable[np.ndarray | Tensor]]
 """uint8 `[N, C, H, W]` (memory-mapped or not), or a function without arguments that yields batches of such images."""
 
@@ -28,12 +30,6 @@ Note = Callable[[str], None]
 
 def ignore(_: object) -> None:
     """Of progress or notes that nobody asks for."""
-
-
-class EvalError(ValueError):
-    """Features or settings that a protocol cannot work with: what was given and what is possible, in one line."""
-
-    exit_code = 2
 
 
 @contextmanager

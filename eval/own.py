@@ -21,7 +21,7 @@ from typing import Any
 
 from eval.features import EvalError, Features
 from eval.inputs import Subject
-from eval.protocol import LOADED, OWN, Protocol
+from eval.official import LOADED, OWN, Protocol
 
 LABELS = {"train_y", "test_y", "num_classes", "features", "subject"}
 REQUIRED = {
@@ -49,11 +49,11 @@ def load(word: str) -> Protocol:
         raise EvalError(f"protocol {word!r}: give an import path, with settings as package.module.name:top=10")
     path, words = match["path"], match["settings"]
     found = _imported(path)
-    protocol = _of_function(path, found.compute if isinstance(found, Protocol) else found)
+    protocol = _of_function(path, found.function if isinstance(found, Protocol) else found)
     if isinstance(found, Protocol):
         protocol = replace(
             found,
-            settings={**protocol.settings, **found.settings},
+            settings={**protocol.settings, **found.arguments},
             requires=found.requires or protocol.requires,
             uses_views=protocol.uses_views,
             uses_labels=protocol.uses_labels,
@@ -67,7 +67,7 @@ def load(word: str) -> Protocol:
     if match["digits"] not in (None, digits):
         raise EvalError(f"protocol {word}: its code has changed since, and is /{digits} now: give {path}{words}")
     id = f"{path}{words}/{digits}"
-    LOADED[id] = replace(protocol, id=id, settings=settings, compute=_checked(id, protocol.compute))
+    LOADED[id] = replace(protocol, id=id, settings=settings, compute=_checked(id, protocol.function))
     return LOADED[id]
 
 
@@ -155,7 +155,7 @@ def _value(text: str) -> Any:
 
 def _digits(path: str, protocol: Protocol) -> str:
     """Digits of the modules that name and define a protocol, or of the notebook's cells."""
-    function = inspect.unwrap(getattr(protocol.compute, "func", protocol.compute))
+    function = inspect.unwrap(getattr(protocol.function, "func", protocol.function))
     try:
         files = [inspect.getsourcefile(function), getattr(sys.modules[path.rpartition(".")[0]], "__file__", None)]
         texts = [_source(file) for file in dict.fromkeys(files) if file is not None]

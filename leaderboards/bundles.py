@@ -82,17 +82,21 @@ class Receipt:
     scores: dict[str, RunScores] = field(default_factory=dict)
 
 
+def archive(file: Path) -> zipfile.ZipFile:
+    """A file as an archive, of which nothing else is known; RecordError where it is none."""
+    try:
+        return zipfile.ZipFile(file)
+    except UNREADABLE as error:
+        raise RecordError(f"{file}: no zip archive that can be read ({error})") from error
+
+
 @contextmanager
 def opened(file: Path) -> Iterator[tuple[Manifest, zipfile.ZipFile]]:
     """A bundle and its manifest, once each of its files is known to be what the manifest says.
 
     Raises RecordError: it is no bundle, a path leads elsewhere, it is too large, or a file is not the manifest's.
     """
-    try:
-        bundle = zipfile.ZipFile(file)
-    except UNREADABLE as error:
-        raise RecordError(f"{file}: no zip archive that can be read ({error})") from error
-    with bundle:
+    with archive(file) as bundle:
         _check_members(file, bundle.infolist())
         try:
             manifest = _manifest(bundle)

@@ -153,7 +153,7 @@ PINNED["norms/v1"] = {"power": 2.0}
 
 def test_the_mean_norm(subject):
     expected = subject.features.test_x.square().sum(1).sqrt().mean()
-    assert PROTOCOLS["norms/v1"].compute(subject.features, power=2.0)["norm"] == pytest.approx(float(expected))
+    assert PROTOCOLS["norms/v1"].function(subject.features, power=2.0)["norm"] == pytest.approx(float(expected))
 """,
 }
 SHEET = "tests/benchmark/audit/test_privacy_sheet.py"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from benchmark import PROGRAM
 from benchmark.cli.session import Session
 from benchmark.configuration.compose import parse
+from benchmark.configuration.files import read
 from benchmark.configuration.keys import fits
 from benchmark.configuration.partitions import expanded
 from benchmark.configuration.words import split, take_keys
@@ -28,15 +29,17 @@ MARGIN, MARGIN_FRACTION = 20.0, 0.1
 
 def campaign(words: list[str], session: Session) -> None:
     """Run the jobs of a campaign in order of importance until minutes=M are up; plan=true only prints what they are."""
-    from benchmark.campaign import summary
+    names, overrides = split(words)
+    if not names:
+        raise ConfigError(f"usage: python -m benchmark campaign {USAGE}; got no name")
+    for name in names:
+        read("campaign", name)
+    from benchmark.campaign import summary  # after what a misspelt word needs
     from benchmark.campaign.devices import find_machine
     from benchmark.campaign.estimates import Estimates
     from benchmark.campaign.jobs import COMMAND_KEYS, job_state, load_jobs, open_questions
     from benchmark.campaign.scheduler import Scheduler
 
-    names, overrides = split(words)
-    if not names:
-        raise ConfigError(f"usage: python -m benchmark campaign {USAGE}; got no name")
     options, overrides = take_keys(overrides, *COMMAND_KEYS)
     submit_words = [word.removeprefix(SUBMIT) for word in overrides if word.startswith(SUBMIT)]
     overrides = [word for word in overrides if not word.startswith(SUBMIT)]

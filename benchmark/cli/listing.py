@@ -4,10 +4,10 @@ import ast
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import get_args
 
 from rich.table import Table
 
+from benchmark.cli.reports import SERVER_OPTIMIZERS
 from benchmark.cli.session import Session
 from benchmark.configuration.files import available, summary
 from benchmark.configuration.keys import nearest
@@ -34,11 +34,11 @@ def listing(words: list[str], session: Session) -> None:
 
 
 def _listed(title: str) -> list[tuple[str, str]]:
-    """Names of a group with their summaries; torch is imported where a group needs it."""
+    """Names of a group with their summaries; none needs torch."""
     if (group := title.removesuffix("s")) in GROUPS:
         return [*((name, summary(group, name)) for name in available(group)), *_added(title)]
     if title == "protocols":
-        from eval.protocol import PROTOCOLS, find
+        from eval.official import PROTOCOLS, find
 
         long = {name: " (of `papers`, not of `all`)" for name, protocol in PROTOCOLS.items() if protocol.long}
         names = [(name, protocol.summary + long.get(name, "")) for name, protocol in PROTOCOLS.items()]
@@ -56,10 +56,8 @@ def _listed(title: str) -> list[tuple[str, str]]:
 
         embedded = [(name, (made.__doc__ or "").partition("\n")[0]) for name, made in EMBEDDED.items()]
         return [*embedded, *((name, f"torchvision's {of}") for name, of in ARCHIVES.items()), *_added(title)]
-    from methods import server
-
-    made = get_args(server.ServerOptimizer)
-    return [(f"methods.server.{each.__name__}", (each.__doc__ or "").partition("\n")[0]) for each in made]
+    made = {f"methods.server.{each.name}": each for each in _parsed("methods.server") if isinstance(each, ast.ClassDef)}
+    return [(path, _first_line(made[path])) for path in SERVER_OPTIMIZERS]
 
 
 def _added(group: str) -> list[tuple[str, str]]:
@@ -69,15 +67,27 @@ def _added(group: str) -> list[tuple[str, str]]:
 
 
 def _encoders() -> Iterator[tuple[str, str]]:
-    """The constructors of `methods.networks`, read from its text: it would import torchvision, for a second."""
-    spec = find_spec("methods.networks")
-    assert spec is not None
-    assert spec.origin is not None
-    for statement in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+    """The constructors of `methods.networks`."""
+    for statement in _parsed("methods.networks"):
         if isinstance(statement, ast.ImportFrom) and str(statement.module).startswith("methods.networks."):
-            file = Path(spec.origin).with_name(f"{str(statement.module).rpartition('.')[2]}.py")
-            functions = ast.parse(file.read_text(encoding="utf-8")).body
+            functions = _parsed(str(statement.module))
             known = {each.name: each for each in functions if isinstance(each, ast.FunctionDef)}
             for each in (known[alias.name] for alias in statement.names if alias.name in known):
                 if each.returns and ast.unparse(each.returns) == "Encoder":
-                    yield f"methods.networks.{each.name}", (ast.get_docstring(each) or "").partition("\n")[0]
+                    yield f"methods.networks.{each.name}", _first_line(each)
+
+
+def _parsed(module: str) -> list[ast.stmt]:
+    """The statements of a module, read from its text: it would import torch, for seconds."""
+    package, _, name = module.partition(".")
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    file = Path(spec.origin).parent.joinpath(*name.split("."))
+    file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8")).body
+
+
+def _first_line(made: ast.FunctionDef | ast.ClassDef) -> str:
+    """Of a docstring."""
+    return (ast.get_docstring(made) or "").partition("\n")[0]

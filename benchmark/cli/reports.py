@@ -10,7 +10,7 @@ from rich.text import Text
 
 from benchmark import ROOT
 from benchmark.cli.session import Session
-from benchmark.configuration.files import available, facts, papers
+from benchmark.configuration.files import available, facts, is_import_path, papers, read
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.suites import row_line
 from benchmark.configuration.words import is_true, only_keys, split, take_keys
@@ -158,13 +158,13 @@ def papers_of(name: str) -> list[str]:
 
 def privacy(words: list[str], session: Session) -> None:
     """Record what leaves a client under some methods; without a name under all, for the board and the sheet's page."""
-    from benchmark.audit import privacy_sheet
+    folder, guide = Path("leaderboards"), Path("docs", "reference", "privacy-sheet.md")
+    names, overrides = _of_sheet(words, "privacy", guide)
+    from benchmark.audit import privacy_sheet  # after what a misspelt word needs
     from benchmark.runtime import enable_garbage_collection
     from leaderboards import generate, store
     from leaderboards.pages import privacy
 
-    folder, guide = Path("leaderboards"), Path("docs", "reference", "privacy-sheet.md")
-    names, overrides = _of_sheet(words, "privacy", guide)
     if scenarios := [name for name in names if name in available("scenario")]:
         settings = f"{privacy_sheet.ENCODER} and {privacy_sheet.IMAGES:,} images a client"
         raise ConfigError(
@@ -185,13 +185,13 @@ def privacy(words: list[str], session: Session) -> None:
 
 def costs(words: list[str], session: Session) -> None:
     """Count what a client pays under some methods; without a name under all, and in all rows of the boards."""
-    from benchmark.audit import cost_sheet, row_costs
+    folder, page = Path("leaderboards"), Path("docs", "reference", "cost-sheet.md")
+    names, overrides = _of_sheet(words, "costs", page)
+    from benchmark.audit import cost_sheet, row_costs  # after what a misspelt word needs
     from benchmark.runtime import enable_garbage_collection
     from leaderboards import generate, store
     from leaderboards.pages.costs import table
 
-    folder, page = Path("leaderboards"), Path("docs", "reference", "cost-sheet.md")
-    names, overrides = _of_sheet(words, "costs", page)
     enable_garbage_collection()
     with session.display() as display:
         lines = cost_sheet.record(names or available("method"), display, overrides)
@@ -208,12 +208,15 @@ def costs(words: list[str], session: Session) -> None:
 
 
 def _of_sheet(words: list[str], command: str, page: Path) -> tuple[list[str], list[str]]:
-    """Names and overrides of a sheet's command; ConfigError: overrides of no method, or no page for all methods."""
+    """Names and overrides of a sheet's command; ConfigError: overrides of no method, no such method, or no page."""
     names, overrides = split(words)
     if overrides and not names:
         raise ConfigError(f"of which method? usage: python -m benchmark {command} METHOD {' '.join(overrides)}")
     if not names and not page.is_file():
         raise ConfigError(f"no {page} to write the sheet into: run this from a checkout, or name a method")
+    for name in names:
+        if not (is_import_path(name) or name in available("scenario")):
+            read("method", name)
     return names, overrides
 
 
@@ -266,6 +269,13 @@ def regress(words: list[str], session: Session) -> None:
 
 def parity(words: list[str], session: Session) -> None:
     """Compare the suite with runs of authors' codes, in files or by name; with all for docs/reference/parity.md."""
+    names, overrides = split(words)
+    options = only_keys(overrides, "parity takes FILE... and accelerator=cpu|cuda", "accelerator")
+    folder, page = Path("leaderboards"), Path("docs", "reference", "parity.md")
+    shipped = {file.stem: file for file in sorted(PARITY.glob("*.json"))}
+    files = [shipped.get(name, Path(name)) for name in names] or list(shipped.values())
+    for path in files:
+        path.stat()  # the error of one that is not there, before the imports
     from benchmark.parity.codes import case
     from benchmark.parity.compare import compare, needed
     from benchmark.parity.files import read
@@ -274,11 +284,6 @@ def parity(words: list[str], session: Session) -> None:
     from leaderboards import generate, store
     from leaderboards.pages import parity
 
-    names, overrides = split(words)
-    options = only_keys(overrides, "parity takes FILE... and accelerator=cpu|cuda", "accelerator")
-    folder, page = Path("leaderboards"), Path("docs", "reference", "parity.md")
-    shipped = {file.stem: file for file in sorted(PARITY.glob("*.json"))}
-    files = [shipped.get(name, Path(name)) for name in names] or list(shipped.values())
     writes = not names and page.is_file()  # elsewhere there is no page to write into
     cases = [case(read(file)) for file in files]
     accelerator, results = str(options.get("accelerator", "auto")), []

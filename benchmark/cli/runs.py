@@ -18,7 +18,7 @@ from benchmark.cli.reports import boards, show
 from benchmark.cli.session import Session
 from benchmark.configuration.compose import compose, merge, parse
 from benchmark.configuration.identity import folder
-from benchmark.configuration.words import exactly, is_true, scenario_and_method, split, take_keys
+from benchmark.configuration.words import config_of_run, exactly, is_true, scenario_and_method, split, take_keys
 from benchmark.errors import ConfigError, OutOfTimeError, exit_code, message
 from benchmark.runtime import LOCKED_BY_PARENT
 
@@ -191,13 +191,14 @@ def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:
 
 def resume(words: list[str], session: Session) -> None:
     """Resume a run folder from its last completed round, or go on to more rounds in a folder of their own."""
-    from benchmark.experiment.experiment import Experiment
-    from benchmark.experiment.extension import KEY, extension
-    from benchmark.experiment.folder import load_folder
-
     names, overrides = split(words)
     (path,) = exactly(names, f"resume {RESUME}", 1)
     options, rest = take_keys(overrides, "trust")
+    config_of_run(Path(path))
+    from benchmark.experiment.experiment import Experiment  # after what a misspelt word needs
+    from benchmark.experiment.extension import KEY, extension
+    from benchmark.experiment.folder import load_folder
+
     trust, longer = is_true(options, "trust"), None
     if any(word.startswith(f"{KEY}=") for word in rest):
         longer = extension(Path(path), rest, trust=trust)
@@ -211,12 +212,12 @@ def resume(words: list[str], session: Session) -> None:
 
 def pretrain(words: list[str], session: Session) -> None:
     """Train an encoder on the clients that a scenario holds out, in one place, for a federation to start from."""
-    from benchmark.api import opened
+    names, overrides = split(words)
+    scenario, objective = exactly(names, f"pretrain {PRETRAIN}")
+    from benchmark.api import opened  # after what a misspelt word needs
     from benchmark.experiment.experiment import Experiment
     from benchmark.experiment.pretraining import pretraining
 
-    names, overrides = split(words)
-    scenario, objective = exactly(names, f"pretrain {PRETRAIN}")
     given, rest = take_keys(overrides, "into")
     config = pretraining(scenario, objective, rest)
     file = Path(given.get("into", folder(config) / "encoder.pt")).expanduser()
@@ -280,7 +281,8 @@ def _write_encoder(finished: "Run", file: Path, options: dict[str, Any], display
 @contextmanager
 def _finished(path: str, overrides: list[str], trust: bool, session: Session) -> Iterator[tuple["Run", "Display"]]:
     """A run folder's run with the state after its last round, and the display."""
-    from benchmark.api import opened
+    config_of_run(Path(path))
+    from benchmark.api import opened  # after what a misspelt word needs
     from benchmark.distributed.launch import launched_layout
     from benchmark.experiment.folder import load_folder
 
@@ -300,9 +302,9 @@ def tune(words: list[str], session: Session) -> None:
             raise ConfigError(f"give either SCENARIO METHOD or suite=NAME, not both: {' '.join(names)}")
         search(options, rest, session)
         return
-    from benchmark.experiment import tuning
-
     scenario, method = scenario_and_method(names, f"tune {TUNE}")
+    from benchmark.experiment import tuning  # after what a misspelt word needs
+
     grid = tuning.parse_grid(scenario, method, overrides)
     processes = session.launch(grid.configs)
     with session.display() as display:

@@ -8,7 +8,7 @@ from rich.text import Text
 from benchmark import PROGRAM
 from benchmark.cli.session import Session
 from benchmark.configuration.keys import fits
-from benchmark.configuration.words import exactly, is_true, split, take_keys
+from benchmark.configuration.words import config_of_run, exactly, is_true, split, take_keys
 from benchmark.disk import write_json
 from benchmark.errors import ConfigError, count
 
@@ -19,8 +19,6 @@ CHOSEN = "chosen="
 
 def submit(words: list[str], session: Session) -> None:
     """Make a bundle of the runs of a row, for somebody else's board."""
-    from benchmark.submission.bundle import make
-
     chosen = [word.removeprefix(CHOSEN).strip() for word in words if word.startswith(CHOSEN)]
     names, overrides = split([word for word in words if not word.startswith(CHOSEN)])
     options, rest = take_keys(overrides, "output")
@@ -33,6 +31,10 @@ def submit(words: list[str], session: Session) -> None:
     file = Path(str(options.get("output", f"{row}.zip")))
     if file.suffix != ".zip":
         raise ConfigError(f"output={file}: the name of a bundle ends in .zip")
+    for folder in folders:
+        config_of_run(folder)
+    from benchmark.submission.bundle import make  # after what a misspelt word needs
+
     manifest = make(folders, chosen[0], file)
     size = file.stat().st_size / 1e6
     session.console.print(Text(f"{file}: {count(len(manifest.runs), 'run')}, {size:.1f} MB"), soft_wrap=True)
@@ -43,7 +45,6 @@ def submit(words: list[str], session: Session) -> None:
 
 def verify(words: list[str], session: Session) -> None:
     """Check a bundle: files, config, code, and that scores follow from the encoder; replay=SEED trains it again."""
-    from benchmark.submission.verification import verify as verified
     from leaderboards import bundles
 
     names, overrides = split(words)
@@ -55,8 +56,11 @@ def verify(words: list[str], session: Session) -> None:
     if "rounds" in options and "replay" not in options:
         raise ConfigError("rounds= is how many rounds of replay=SEED are trained again: give both")
     file = Path(name)
+    bundles.archive(file).close()
     if not any(word.startswith("devices=") for word in rest):
         rest = [*rest, "devices=1"]
+    from benchmark.submission.verification import verify as verified  # after what a misspelt word needs
+
     with session.display() as display:
         found = verified(
             file,

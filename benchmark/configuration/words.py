@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmark.configuration.compose import parse
@@ -61,3 +62,12 @@ def scenario_and_method(names: list[str], usage: str) -> tuple[str, str]:
             f"{scenario} is a method and {method} a scenario: give the scenario first, {method} {scenario}"
         )
     return scenario, method
+
+
+def config_of_run(folder: Path) -> Path:
+    """The file of a run folder's config; a ConfigError where there is none."""
+    if not (file := folder / "config.yaml").is_file():
+        raise ConfigError(
+            f"{folder} is not a run folder: it has no config.yaml; runs live in runs/<scenario>/<row>/seed<k>"
+        )
+    return file

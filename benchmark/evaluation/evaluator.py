@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -53,8 +53,13 @@ class Evaluator:
     ) -> None:
         self.method, self.data, self.streams, self.other = method, data, streams, other
         self.batch_size, self.device, self.recalibrated = batch_size, device, recalibrated
-        self.holders = np.full(len(data.source.train.labels), -1, dtype=np.int64)
-        self.holders[data.parts.indices] = data.parts.holders
+
+    @cached_property
+    def holders(self) -> np.ndarray:
+        """The client of each training image, `[N]` int64, -1 for none."""
+        holders = np.full(len(self.data.source.train.labels), -1, dtype=np.int64)
+        holders[self.data.parts.indices] = self.data.parts.holders
+        return holders
 
     @property
     def images(self) -> Source:
@@ -102,9 +107,9 @@ class Evaluator:
         """Whether each class has enough images that nobody trained on for every protocol that labels only those."""
         if self.method.uses_public_images or self.images is not self.data.source:  # it trains on the public ones
             return False
-        share = max(max(each.settings["tuning"].shares) for each in PROTOCOLS.values() if each.requires == "held_out")
+        share = max(max(each.arguments["tuning"].shares) for each in PROTOCOLS.values() if each.requires == "held_out")
         labels = self.images.train.labels
-        sizes, free = (np.bincount(each, minlength=labels.max() + 1) for each in (labels, labels[self.holders < 0]))
+        sizes, free = (np.bincount(each, minlength=labels.max() + 1) for each in (labels, labels[~self._held()]))
         return bool((free >= np.floor(share * sizes).clip(min=1))[sizes > 0].all())
 
     def scores(
@@ -198,14 +203,20 @@ class Evaluator:
         """Names of the clients that take part, drawn so far or not; None: the test images name none."""
         names, train, test = self.data.parts.names, self.data.source.train, self.images.test
         if not names and train.clients is not None:
-            names = tuple(np.unique(train.clients[self.holders >= 0]).tolist())
+            names = tuple(np.unique(train.clients[self._held()]).tolist())
         return None if test.clients is None or set(names).isdisjoint(test.clients.tolist()) else set(names)
 
     def members(self, client: int | None) -> Tensor | None:
         """Rows of the training images of a client, or of all clients; None if they are not the images evaluated on."""
         if self.images is not self.data.source:
             return None
-        return torch.from_numpy(np.flatnonzero(self.holders >= 0 if client is None else self.holders == client))
+        return torch.from_numpy(np.flatnonzero(self._held()) if client is None else np.array(self.data.parts[client]))
+
+    def _held(self) -> np.ndarray:
+        """Which training images a client holds, `[N]` bool: an eighth of `holders`, which few runs need."""
+        held = np.zeros(len(self.data.source.train.labels), dtype=bool)
+        held[self.data.parts.indices] = True
+        return held
 
     def _augmented(self, images: Tensor, generator: torch.Generator) -> Tensor:
         return augment(images, self.data.recipe, generator).contiguous(memory_format=self.data.layout)

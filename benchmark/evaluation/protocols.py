@@ -5,10 +5,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from benchmark.configuration import plugins
-from eval.clients import OF, summary
+from eval.clients import summary
 from eval.inputs import REASONS
+from eval.official import OF, OWN, PROTOCOLS, TRANSFER
 from eval.own import load
-from eval.protocol import OWN, PROTOCOLS, TRANSFER
 from leaderboards.encoders import MEAN
 
 Scores = dict[str, dict[str, float]]

@@ -20,7 +20,7 @@ from benchmark.evaluation.shares import observe_replies, replies_unavailable
 from benchmark.federation.loop import FederatedLoop
 from datamodules.federated import FederatedDataModule
 from eval.inputs import REASONS
-from eval.protocol import find
+from eval.official import find
 from eval.tokens import tokens_of
 
 
@@ -174,7 +174,7 @@ class Scoring:
         for protocol in map(find, protocols):
             if (revisit := REVISITS.get(protocol.requires)) is not None:  # clients are visited once more, by all ranks
                 with self.display.during(revisit.doing):
-                    inputs[protocol.requires] = revisit.observe(self.loop, self.evaluator, protocol.settings)
+                    inputs[protocol.requires] = revisit.observe(self.loop, self.evaluator, protocol.arguments)
         return on_rank_zero(self.loop.fabric, lambda: self._score(protocols, before, inputs))
 
     def _score(self, protocols: list[str], before: dict[str, Scores], inputs: Mapping[str, Any]) -> Scored:

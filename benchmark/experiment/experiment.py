@@ -38,7 +38,7 @@ from benchmark.tracking.provenance import external_classes, images_hash, partiti
 from benchmark.tracking.record import headline, lacks_best_round
 from datamodules.federated import FederatedDataModule
 from datamodules.sources import Source
-from eval.protocol import OWN, find
+from eval.official import OWN, find
 from leaderboards import schema, store
 from methods.core.recalibration import has_batch_norm
 

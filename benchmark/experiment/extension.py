@@ -24,7 +24,7 @@ from benchmark.errors import ConfigError
 from benchmark.experiment.folder import load_folder
 from benchmark.federation.checkpoint import Checkpoint
 from benchmark.tracking.callbacks import CLIENTS
-from benchmark.tracking.record import MONITORED
+from benchmark.tracking.curve import MONITORED
 from leaderboards import store
 from methods.base import Objective
 

@@ -10,9 +10,10 @@ from benchmark.configuration.identity import differences
 from benchmark.configuration.instantiate import foreign_code, refuse_foreign_classes
 from benchmark.configuration.partitions import pin
 from benchmark.configuration.plugins import protocol
+from benchmark.configuration.words import config_of_run
 from benchmark.errors import ConfigError
 from benchmark.experiment.initial_weights import refuse_download
-from eval.protocol import OWN
+from eval.official import OWN
 
 
 def refuse_links(folder: Path) -> None:
@@ -43,11 +44,7 @@ def load_folder(path: Path, overrides: Iterable[str] = (), *, trust: bool = Fals
 
     trust: whether it may name classes from outside the suite, and hold links to the outside.
     """
-    file = path / "config.yaml"
-    if not file.is_file():
-        raise ConfigError(
-            f"{path} is not a run folder: it has no config.yaml; runs live in runs/<scenario>/<row>/seed<k>"
-        )
+    file = config_of_run(path)
     before = load(file)
     if not trust:
         refuse_foreign_classes(before, str(file))

@@ -27,6 +27,7 @@ MEASUREMENTS = {
     "views": ("views", "Views: whole batches, eager and compiled, beside torchvision's image by image"),
     "ranks": ("scaling", "One rank more"),
     "scale": ("scaling", "From 10 to 100,000 clients at a cohort of 10"),
+    "million": ("scaling", "A million clients of natural sizes at a cohort of 100, killed once and resumed"),
     "terms": ("terms", "Terms of a million clients, and of large images"),
     "startup": ("overhead", "Start-up to the first step"),
     "evaluation": ("evaluation", "Evaluation: probes on cached features, beside loaders and scikit-learn"),

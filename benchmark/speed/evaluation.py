@@ -115,7 +115,7 @@ def _thread_contenders() -> dict[str, Callable[[], float]]:
     y = torch.randint(HUNDRED, (TRAIN,), generator=generator)
     x = (torch.randn(HUNDRED, NARROW, generator=generator)[y] + torch.randn(TRAIN, NARROW, generator=generator)).relu()
     features = Features(train_x=x, train_y=y, test_x=x[:1], test_y=y[:1], num_classes=HUNDRED)
-    probe = PROTOCOLS["linear/v1"].settings["probe"]
+    probe = PROTOCOLS["linear/v1"].arguments["probe"]
     short = replace(probe, epochs=EPOCHS)
 
     def run(shared_step: float, busy: bool) -> float:

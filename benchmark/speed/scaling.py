@@ -1,14 +1,17 @@
-"""Whole runs on more ranks, and with more clients at a cohort of ten."""
+"""Whole runs on more ranks, and with more clients at the same cohort."""
 
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
 from benchmark.speed import timing
 from benchmark.speed.peer.workload import BATCHES, PATH
-from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, ratio, values_of
+from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, ratio, spread, values_of
 
 LAYOUTS = {
     "2 ranks x 1 thread": ("devices=2", "threads=1"),
@@ -20,6 +23,10 @@ POPULATION = Path(__file__).with_name("population.yaml")
 """Scenario of the many clients; each holds two images, so that a visit is the same work whatever their number."""
 
 CLIENTS = (10, 100, 1_000, 10_000, 100_000)
+
+NATURAL = (1_000, 1_000_000)
+"""Numbers of clients of natural sizes: log-normal, of four images in the mean and of two at least."""
+LARGE = ("data.channels=1", "partition.name=lognormal", "training.steps=5", "federation.rounds=3")
 
 PEAK = (
     "import os, subprocess, sys; child = subprocess.Popen(sys.argv[1:], stdout=sys.stderr); "
@@ -74,7 +81,51 @@ def _round_and_peak(clients: int) -> tuple[float, float]:
         f"federation.participation={10 / clients}",
     )
     with timing.run_command(POPULATION, *ON_CPU, "devices=1", "threads=1", *overrides) as (command, folder):
-        done = subprocess.run([sys.executable, "-c", PEAK, *command], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"the run with {clients} clients ended with {done.returncode}: {done.stderr[-500:]}")
-        return timing.median_round(folder), int(done.stdout.split()[-1]) / 1024
+        peak = _peak(command)
+        return timing.median_round(folder), peak
+
+
+def _peak(command: Sequence[str]) -> float:
+    """Runs a command and returns the peak of its resident memory in MiB."""
+    done = subprocess.run([sys.executable, "-c", PEAK, *command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-500:]}")
+    return int(done.stdout.split()[-1]) / 1024
+
+
+def million(repetitions: int, log: Log) -> list[Line]:
+    """First starts, then rounds and memory of the runs killed after a round and resumed, over a thousand clients'."""
+    contenders = {f"{clients:,}": partial(_killed_and_resumed, clients) for clients in NATURAL}
+    runs = interleaved(contenders, repetitions, log, shown=itemgetter(1))
+    starts, rounds, peaks = ({name: [run[i] for run in values] for name, values in runs.items()} for i in range(3))
+    few, many = runs
+    return [
+        Line(f"{many} clients over {few}: a round", ratio(rounds, many, few), goal="<= 1.10"),
+        Line(f"{many} clients over {few}: peak memory", ratio(peaks, many, few), goal="<= 1.10"),
+        Line(f"{many} clients: first start until a round is saved", spread(starts[many]), "s", goal="<= 60"),
+        Line(f"{few} clients: first start until a round is saved", spread(starts[few]), "s"),
+        *values_of(rounds, "s", "{} clients: a round"),
+        *values_of(peaks, "MiB", "{} clients: peak memory"),
+    ]
+
+
+def _killed_and_resumed(clients: int) -> tuple[float, float, float]:
+    """Seconds of the first start, median seconds of the rounds after it, and the peak of the resumed run in MiB."""
+    with tempfile.TemporaryDirectory() as cache:
+        overrides = (
+            *LARGE,
+            f"data.options.examples={clients * 5}",  # a fifth of them is the test split
+            f"partition.clients={clients}",
+            f"federation.participation={100 / clients}",
+            f"data.cache={cache}",  # empty: the first start makes the images
+        )
+        with timing.run_command(POPULATION, *ON_CPU, "devices=1", "threads=1", *overrides) as (command, folder):
+            start, rounds = time.perf_counter(), folder / "rounds.jsonl"
+            child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while child.poll() is None and not (rounds.exists() and rounds.stat().st_size):
+                time.sleep(0.01)
+            first = time.perf_counter() - start
+            child.kill()
+            child.wait()
+            peak = _peak(command)
+            return first, timing.median_round(folder), peak

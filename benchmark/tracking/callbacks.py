@@ -15,9 +15,9 @@ from benchmark.execution.base import VisitResult
 from benchmark.federation.callbacks import Callback
 from benchmark.federation.loop import FederatedLoop
 from benchmark.federation.updates import update_norms
+from benchmark.tracking.curve import Totals, is_monitored
 from benchmark.tracking.logged import named
 from benchmark.tracking.loggers import RunLogger
-from benchmark.tracking.record import Totals, is_monitored
 from leaderboards import schema, store
 from methods.base import Phase
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.disk import replacing
-from eval.clients import OF
+from eval.official import OF
 from leaderboards.rank import Cell
 from leaderboards.schema import Record
 

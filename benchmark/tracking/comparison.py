@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 
 from benchmark.configuration.compose import load
 from benchmark.configuration.identity import settings
+from benchmark.configuration.words import config_of_run
 from benchmark.errors import ConfigError
+from benchmark.tracking.curve import curve
 from benchmark.tracking.jsonl import read_lines
-from benchmark.tracking.record import curve
 from leaderboards import store
 from leaderboards.encoders import count, shown
 from leaderboards.markdown import seeds_phrase
@@ -102,12 +103,7 @@ def read_run(folder: Path) -> RunContent:
         ConfigError: it is no run folder, or a line of its rounds cannot be read.
         RecordError: its record cannot be read.
     """
-    file = folder / "config.yaml"
-    if not file.is_file():
-        raise ConfigError(
-            f"{folder} is not a run folder: it has no config.yaml; runs live in runs/<scenario>/<row>/seed<k>"
-        )
-    config = load(file)
+    config = load(config_of_run(folder))
     try:
         history = read_lines(folder / "rounds.jsonl")
         points = curve(history)

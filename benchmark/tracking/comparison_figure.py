@@ -6,9 +6,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from benchmark.tracking.axes import GREY, whole_numbers
 from benchmark.tracking.comparison import MONITORS, Pool, monitored
-from benchmark.tracking.plots import GREY, whole_numbers
-from eval.protocol import PROTOCOLS
+from eval.official import PROTOCOLS
 from leaderboards.encoders import WORST, mean_of
 from leaderboards.labels import short
 from leaderboards.markdown import with_spread

@@ -8,8 +8,8 @@ from statistics import median
 
 from benchmark.tracking.clients import has_all
 from benchmark.tracking.comparison import Pool, RunContent, cell_of
-from eval.clients import OF
-from eval.protocol import PROTOCOLS, EvalError, Protocol, find
+from eval.errors import EvalError
+from eval.official import OF, PROTOCOLS, Protocol, find
 from leaderboards.encoders import WORST
 from leaderboards.markdown import seeds_phrase, with_spread
 from leaderboards.rank import Cell

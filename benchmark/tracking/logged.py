@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from benchmark.tracking.record import MONITORED
+from benchmark.tracking.curve import MONITORED
 from leaderboards.encoders import count, shown
 from leaderboards.schema import Record
 

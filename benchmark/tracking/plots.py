@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torchvision.utils import make_grid
 
-from benchmark.tracking.record import curve
+from benchmark.tracking.axes import GREY, whole_numbers
+from benchmark.tracking.curve import curve
 from datamodules.federated import FederatedDataModule
 from datamodules.heterogeneity import bubble_chart
 from leaderboards.labels import drawable, short
@@ -20,11 +21,10 @@ from leaderboards.rank import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
 
 TITLE, LEGEND = 4, 12
 """Most lines of a title, and names of a legend."""
-BLUE, RUST, GREEN, GREY = "#2f6f9f", "#b5562b", "#5b9e6f", "#777777"
+BLUE, RUST, GREEN = "#2f6f9f", "#b5562b", "#5b9e6f"
 X_AXES = {
     "round": ("round", 1, "not monitored"),
     "bytes": ("MB up and down, all clients", 1e6, "nothing is sent"),
@@ -252,13 +252,6 @@ def scatter(points: Sequence[tuple[float, float]], path: Path, title: str) -> st
         axes.set(xlabel="label-free score (alignment + 0.2 uniformity)", ylabel="kNN accuracy (%)")
         axes.locator_params(axis="x", nbins=5)
     return correlation
-
-
-def whole_numbers(axis: "Axis") -> None:
-    """Puts an axis's ticks at whole numbers: it shows rounds."""
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _pictures(axes: "Axes", images: Tensor, columns: int, white: int) -> None:

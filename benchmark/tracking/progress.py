@@ -16,7 +16,7 @@ from benchmark.execution.base import VisitResult
 from benchmark.federation.callbacks import Callback
 from benchmark.federation.divergence import collapse
 from benchmark.federation.loop import FederatedLoop
-from eval.protocol import find
+from eval.official import find
 from methods.base import Phase
 
 LINE_INTERVAL = 5.0

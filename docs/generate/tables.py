@@ -16,7 +16,7 @@ from benchmark.configuration.keys import Key, keys
 from benchmark.configuration.schema import KEYS
 from benchmark.speed import report
 from datamodules.recipe import Recipe
-from eval.protocol import PROTOCOLS, Protocol, find
+from eval.official import PROTOCOLS, Protocol, find
 from generate.links import ROOT
 from leaderboards.papers import bibliography
 from leaderboards.schema import json_schema
@@ -97,7 +97,7 @@ def protocols_page() -> str:
         shown, meaning = (text.replace(TRANSFER, "<data set>") for text in (protocol.id, protocol.summary))
         lines += ["", f"## `{shown}` {{ #{protocol_anchor(shown)} }}", "", _code_words(meaning), ""]
         lines += [f"- {line}" for line in _facts(protocol)]
-        if settings := dict(_flat(protocol.settings)):
+        if settings := dict(_flat(protocol.arguments)):
             lines += ["", "| setting | value |", "|---|---|"]
             lines += [f"| `{name}` | `{value}` |" for name, value in settings.items()]
     return _text(lines)

@@ -165,7 +165,7 @@ def test_lbfgs_probe_scores_as_scikit_learn_on_standardised_features(digits):
     torch.testing.assert_close(gram, x.T @ x / len(x), rtol=0, atol=1e-5)
     assert gram.diagonal().mean() == pytest.approx(1)
     scores = lbfgs_probe(digits, seeded())
-    assert scores["strength"] in STRENGTHS == PROTOCOLS["linear-lbfgs/v1"].settings["strengths"]
+    assert scores["strength"] in STRENGTHS == PROTOCOLS["linear-lbfgs/v1"].arguments["strengths"]
     model = LogisticRegression(C=1 / (scores["strength"] * 1200), tol=1e-6, max_iter=5000)
     model.fit(x.numpy(), digits.train_y.numpy())
     assert abs(scores["accuracy"] - 100 * model.score(test_x.numpy(), digits.test_y.numpy())) <= 0.2

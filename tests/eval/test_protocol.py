@@ -144,7 +144,7 @@ def subject(features):
 
 
 def test_every_protocol_is_pinned_and_versioned():
-    assert [(name, flat(official.settings)) for name, official in PROTOCOLS.items()] == [*PINNED.items()]
+    assert [(name, flat(official.arguments)) for name, official in PROTOCOLS.items()] == [*PINNED.items()]
     for name, official in PROTOCOLS.items():
         assert (official.id, name.split("/")[1][0], official.summary[-1]) == (name, "v", ".")
         assert ("WITHOUT its augmentation" in official.summary) == ("cached" in name)
@@ -168,8 +168,8 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
         return {}
 
     official = PROTOCOLS[name]
-    if official.compute.__module__ != "eval.factories":  # the function itself, which has the settings by name
-        official = replace(official, compute=record)
+    if official.function.__module__ != "eval.factories":  # the function itself, which has the settings by name
+        official = replace(official, compute=record, settings=official.arguments)
     for function in ["spectrum", "scores_of"]:
         monkeypatch.setattr(factories, function, record)
     guesses = (subject.local_step().views, 1.0)

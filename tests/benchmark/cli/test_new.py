@@ -150,7 +150,7 @@ def the_objective(checkout):
 def the_protocol(checkout):
     entries = yaml.safe_load((checkout / PROTOCOLS).read_text())
     assert list(entries)[-1] == "own-fed/v1"
-    made = protocol._protocol("own-fed/v1", **entries["own-fed/v1"])
+    made = protocol.Protocol("own-fed/v1", **entries["own-fed/v1"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(protocol.PROTOCOLS, made.id, made)
         tests = loaded(checkout / PINS)

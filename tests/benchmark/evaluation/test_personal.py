@@ -46,7 +46,7 @@ def accuracy(run, weights, name):
         num_classes=3,
     )
     stream = evaluator.streams.generator("evaluation/clients/v1")
-    return linear_probe(features, find("clients/v1").settings["probe"], stream)["accuracy"]
+    return linear_probe(features, find("clients/v1").arguments["probe"], stream)["accuracy"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,12 @@ from methods.networks import convnet
 SMALL = ("training.steps=1", "devices=1", "threads=1", "federation.rounds=2", "federation.participation=0.04")
 TINY = {
     overhead: {"RESNET": (), "FLOORS": {"convnet": (("training.steps=1",), "")}, "VISITS": {"convnet": ((), "")}},
-    scaling: {"LAYOUTS": dict.fromkeys(scaling.LAYOUTS, SMALL), "CLIENTS": (10, 20), "BATCHES": (16,)},
+    scaling: {
+        "LAYOUTS": dict.fromkeys(scaling.LAYOUTS, SMALL),
+        "CLIENTS": (10, 20),
+        "BATCHES": (16,),
+        "NATURAL": (100, 200),
+    },
     terms: {"CLIENTS": 200, "FILES": 20, "SIDE": 32, "resnet18": lambda **_: convnet(widths=[4], strides=[2])},
     views: {"IMAGES": 8, "BATCH": 4, "apply_compiled": views.apply},  # a compiler takes half a minute
     evaluation: {"TRAIN": 600, "TEST": 200, "EPOCHS": 1},
@@ -59,7 +64,12 @@ def tiny(tmp_path, monkeypatch):
     for module in (timing, overhead):
         monkeypatch.setattr(module, "run_command", small)
     monkeypatch.setattr(timing, "run_process", called)
-    monkeypatch.setattr(scaling, "subprocess", SimpleNamespace(run=called))
+
+    def started(command, **_):
+        called(command)
+        return SimpleNamespace(poll=lambda: 0, kill=lambda: None, wait=lambda: 0)
+
+    monkeypatch.setattr(scaling, "subprocess", SimpleNamespace(run=called, Popen=started, DEVNULL=None))
     monkeypatch.setattr(overhead, "_imports", lambda: 1.0)  # seconds of nothing but imports
     monkeypatch.setattr(peers.environment, "install", lambda *_: sys.executable)
     threads = torch.get_num_threads()

@@ -8,7 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
+from benchmark.api import compose
+from benchmark.cli.main import COMMANDS
 from benchmark.runtime import spin_briefly
 from benchmark.speed import __main__, evaluation, report
 from benchmark.speed.__main__ import MEASUREMENTS, main
@@ -154,15 +157,31 @@ RUN = ["run", TINY, "fedavg", "logger=csv", "federation.rounds=1", "evaluation.p
 def test_a_command_imports_what_it_needs_and_bounds_spinning_before_that(tmp_path):
     """One process, in which each command needs more than the one before."""
     (tmp_path / "results").mkdir()
-    commands = [
-        (["run", "digits", "fedvag"], ["torch", "lightning", "sklearn"]),
-        (["run", "suite=digits", "methods=fedvag"], ["torch", "lightning", "sklearn"]),
-        (["run", "digits", "ssd", "federation.round=3"], ["torch", "lightning", "sklearn"]),
-        (["list", "methods"], ["torch", "lightning", "sklearn"]),
-        (["board", f"folder={tmp_path}"], ["torch", "lightning", "wandb", "sklearn"]),
-        (["list"], ["lightning", "wandb", "matplotlib", "sklearn"]),
-        ([*RUN, f"output={tmp_path}/x"], ["wandb", "sklearn", "pandas"]),
+    begun = [tmp_path / "begun" / method / "seed0" for method in ("fedavg", "ssd")]
+    for run in begun:
+        run.mkdir(parents=True)
+        OmegaConf.save(compose(TINY, run.parent.name), run / "config.yaml")
+    nowhere = str(tmp_path / "nowhere")
+    mistakes = [
+        ["run", "digits", "fedvag"],
+        ["run", "suite=digits", "methods=fedvag"],
+        ["run", "digits", "ssd", "federation.round=3"],
+        *([command, nowhere] for command in ("resume", "evaluate", "submit", "verify", "parity", "tune", "campaign")),
+        *([command, "fedvag"] for command in ("cite", "costs", "privacy", "list", "boad")),
+        ["submit", nowhere, "chosen=x"],
+        ["export", nowhere, "x.pt"],
+        ["compare", nowhere, str(tmp_path)],
     ]
+    light = [*([command, "--help"] for command in COMMANDS), ["--help"], ["list"], ["cite", "ssd", "fedavg-byol"]]
+    heavy = ["torch", "lightning", "torchvision", "sklearn", "pandas", "wandb", "matplotlib", "scipy.stats"]
+    done_by = [
+        *((words, heavy, 2) for words in mistakes),
+        *((words, heavy, 0) for words in light),
+        (["compare", *map(str, begun), f"output={tmp_path}"], [*heavy[:-2], "scipy.stats", "matplotlib.pyplot"], 0),
+        (["board", f"folder={tmp_path}"], heavy[:-2], 0),
+        ([*RUN, f"output={tmp_path}/x"], ["wandb", "sklearn", "pandas"], 0),
+    ]
+    commands = [(words, unneeded) for words, unneeded, _ in done_by]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
     done = subprocess.run(
         [sys.executable, "-c", IMPORTS.format(commands=commands)],
@@ -170,5 +189,5 @@ def test_a_command_imports_what_it_needs_and_bounds_spinning_before_that(tmp_pat
     )  # fmt: skip
     lines = done.stdout.splitlines()
     ended = [line for line in lines if line.startswith("ENDED")]
-    assert ended == ["ENDED 2 []"] * 3 + ["ENDED 0 []"] * 4, done.stdout + done.stderr
+    assert ended == [f"ENDED {code} []" for *_, code in done_by], done.stdout + done.stderr
     assert next(line for line in lines if line.startswith("BEFORE")) == "BEFORE False 10000"
