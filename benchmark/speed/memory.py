@@ -11,12 +11,11 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from benchmark import runtime
 from benchmark.speed import timing
-from benchmark.speed.timing import ON_CPU, Line, Log, interleaved, spread, values_of
+from benchmark.speed.timing import ON_CPU, Line, Log, spread
 
 SCENARIO = Path(__file__).with_name("peer") / "scenario.yaml"
 IMPORTS: Mapping[str, tuple[str, ...]] = {
@@ -27,7 +26,7 @@ IMPORTS: Mapping[str, tuple[str, ...]] = {
     "import the suite": ("benchmark.experiment.experiment", "benchmark.tracking.progress"),
 }
 BUILT, ROUNDS, LATER = "built", "rounds", "import scikit-learn and SciPy, where a protocol needs them"
-WORK, IDLE = "steps", "no steps"
+IDLE = "method.class=benchmark.speed.overhead.Idle"
 
 SHORT = ("heads.projector=[512,128]", "training.batch_size=32", "training.steps=2", "federation.rounds=1",
          "federation.participation=0.04")  # fmt: skip
@@ -38,26 +37,27 @@ WORKLOADS: Mapping[str, tuple[str, ...]] = {
         "encoder={class: methods.networks.vit_small, patch_size: 8}", *SHORT,
     ),
 }  # fmt: skip
-METHODS = {WORK: (), IDLE: ("method.class=benchmark.speed.overhead.Idle",)}
 
 
-def memory(repetitions: int, log: Log) -> list[Line]:
-    """MiB of each import, then of each workload: of its parts, and of the command with one and two ranks."""
+def memory(_: int, log: Log) -> list[Line]:
+    """MiB of each import, then of each workload: of its parts, and of the command with one and two ranks.
+
+    Each is measured once, whatever the repetitions: other work on the machine does not change it.
+    """
     lines, imports = list[Line](), list[dict[str, float]]()
     for name, overrides in WORKLOADS.items():
-        log(f"{name}, MiB:")
+        log(name)
         words = ("accelerator=cpu", "threads=1", "training.channels_last=true", *overrides)
-        contenders = {which: partial(_parts, *method, *words) for which, method in METHODS.items()}
-        runs = interleaved(contenders, repetitions, log, shown=lambda parts: sum(parts.values()))
-        pairs = list(zip(runs[WORK], runs[IDLE], strict=True))
-        imports += runs[IDLE]  # whose memory holds few freed blocks, which later imports would use
-        tree = {f"{ranks} rank{'s' * (ranks > 1)}": partial(_whole, f"devices={ranks}", *words) for ranks in (1, 2)}
-        lines += [
-            Line(f"{name}: network, flat buffers, data", spread(work[BUILT] for work, _ in pairs), "MiB"),
-            Line(f"{name}: a round without work", spread(idle[ROUNDS] for _, idle in pairs), "MiB"),
-            Line(f"{name}: its steps", spread(work[ROUNDS] - idle[ROUNDS] for work, idle in pairs), "MiB"),
-            *values_of(interleaved(tree, repetitions, log), "MiB", f"{name}: the command, {{}} (PSS)"),
-        ]
+        work, idle = _parts(*words), _parts(IDLE, *words)
+        imports.append(idle)  # its memory holds few freed blocks, which later imports would use
+        sizes = {
+            "network, flat buffers, data": work[BUILT],
+            "a round without work": idle[ROUNDS],
+            "its steps": work[ROUNDS] - idle[ROUNDS],
+            "the command, 1 rank (PSS)": _whole("devices=1", *words),
+            "the command, 2 ranks (PSS)": _whole("devices=2", *words),
+        }
+        lines += [Line(f"{name}: {part}", spread([size]), "MiB") for part, size in sizes.items()]
     return [*(Line(part, spread(run[part] for run in imports), "MiB") for part in (*IMPORTS, LATER)), *lines]
 
 
