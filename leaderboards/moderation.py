@@ -10,6 +10,7 @@ is taken at one standard error above its value.
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # a subpackage is imported where it is first used
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -44,13 +45,13 @@ def moderated(variances: Array, df: Array) -> Moderated:
 
     half, middle, most = df[known] / 2, np.median(variances[known], axis=0), variances[known].max(axis=0)
     least = np.maximum(SMALLEST * np.maximum(middle, SMALLEST * most), np.finfo(float).tiny)
-    logs = np.log(np.maximum(variances[known], least)) - digamma(half) + np.log(half)
+    logs = np.log(np.maximum(variances[known], least)) - scipy.special.digamma(half) + np.log(half)
     upper = logs.var(axis=0, ddof=1) * (1 + np.sqrt(2 / (known.sum() - 1)))
-    free = 2 * _trigamma_inverse(upper - polygamma(1, half).mean(axis=0))
+    free = 2 * _trigamma_inverse(upper - scipy.special.polygamma(1, half).mean(axis=0))
     prior_df = PRIORS[np.maximum(np.searchsorted(PRIORS, free, side="right") - 1, 0)]
     one = np.isinf(prior_df)
     finite = np.where(one, 1.0, prior_df)  # its results are not used where d0 is infinite
-    scale = np.exp(logs.mean(axis=0) + digamma(finite / 2) - np.log(finite / 2))
+    scale = np.exp(logs.mean(axis=0) + scipy.special.digamma(finite / 2) - np.log(finite / 2))
     posterior = (finite * scale + np.where(known[:, None], df * variances, 0)) / (
         finite + np.where(known[:, None], df, 0)
     )
@@ -64,6 +65,6 @@ def _trigamma_inverse(values: Array) -> Array:
     above = np.maximum(values, SMALLEST)
     x = 0.5 + 1 / above
     for _ in range(20):
-        slope = polygamma(1, x)
-        x = x + slope * (1 - slope / above) / polygamma(2, x)
+        slope = scipy.special.polygamma(1, x)
+        x = x + slope * (1 - slope / above) / scipy.special.polygamma(2, x)
     return np.where(values > SMALLEST, x, np.inf)

@@ -29,6 +29,7 @@ MEASUREMENTS = {
     "scale": ("scaling", "From 10 to 100,000 clients at a cohort of 10"),
     "million": ("scaling", "A million clients of natural sizes at a cohort of 100, killed once and resumed"),
     "terms": ("terms", "Terms of a million clients, and of large images"),
+    "memory": ("memory", "Memory of a run, by part"),
     "startup": ("overhead", "Start-up to the first step"),
     "evaluation": ("evaluation", "Evaluation: probes on cached features, beside loaders and scikit-learn"),
     "threads": ("evaluation", "Evaluation: a probe's steps on one thread and on all, on cores that others use"),

@@ -1,4 +1,4 @@
-"""Results of measurements: saved as JSON beside docs/reference/performance.md, as its tables and as a figure."""
+"""Results of measurements: saved as JSON beside docs/reference/performance.md, as tables of PAGES and as a figure."""
 
 import datetime
 import json
@@ -17,6 +17,8 @@ from benchmark.tracking.checkout import commit
 from benchmark.tracking.provenance import hardware
 
 LIBRARIES = ("torch", "torchvision", "lightning", "numpy", "scikit-learn")
+PAGES = ("performance.md", "../explanation/scale.md")
+"""The pages that have tables of measurements, from the folder of the first."""
 COLUMNS = ("", "median", "from - to", "n", "unit", "goal")
 
 
@@ -56,9 +58,10 @@ def read(docs: Path) -> dict[str, dict[str, Any]]:
 
 
 def write(docs: Path) -> None:
-    """Render every table between its marks in `performance.md`, and draw the figure."""
-    results, page = read(docs), docs / "performance.md"
-    page.write_text(render(page.read_text(encoding="utf-8"), results), encoding="utf-8")
+    """Render every table between its marks in those of PAGES that exist, and draw the figure."""
+    results = read(docs)
+    for page in filter(Path.exists, (docs / name for name in PAGES)):
+        page.write_text(render(page.read_text(encoding="utf-8"), results), encoding="utf-8")
     draw_ratios(results, docs / "performance" / "ratios.svg")
 
 

@@ -1,6 +1,8 @@
 """Every measurement of `python -m benchmark.speed` in a tiny form, so that none of them breaks unseen."""
 
 import importlib
+import json
+import subprocess
 import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -9,12 +11,13 @@ import pytest
 import torch
 
 from benchmark.cli.main import main
-from benchmark.speed import evaluation, overhead, peers, protocols, report, scaling, terms, timing, views
+from benchmark.speed import evaluation, memory, overhead, peers, protocols, report, scaling, terms, timing, views
 from benchmark.speed.__main__ import MEASUREMENTS
 from benchmark.speed.peer import workload
 from methods.networks import convnet
 
 SMALL = ("training.steps=1", "devices=1", "threads=1", "federation.rounds=2", "federation.participation=0.04")
+PARTS = (*memory.IMPORTS, memory.BUILT, memory.ROUNDS, memory.LATER)
 TINY = {
     overhead: {"RESNET": (), "FLOORS": {"convnet": (("training.steps=1",), "")}, "VISITS": {"convnet": ((), "")}},
     scaling: {
@@ -26,6 +29,7 @@ TINY = {
     terms: {"CLIENTS": 200, "FILES": 20, "SIDE": 32, "resnet18": lambda **_: convnet(widths=[4], strides=[2])},
     views: {"IMAGES": 8, "BATCH": 4, "apply_compiled": views.apply},  # a compiler takes half a minute
     evaluation: {"TRAIN": 600, "TEST": 200, "EPOCHS": 1},
+    memory: {"WORKLOADS": {"convnet": SMALL[:1]}, "_parts": lambda *words: dict.fromkeys(PARTS, 1 / len(words))},
     protocols: {
         "LIKE": ("digits", "fedavg", *SMALL[:1], "evaluation.every=1"),
         "MEASURED": ("linear-quick/v1", "geometry/v1"),
@@ -83,6 +87,19 @@ def test_it_runs(name, tiny):
     lines = getattr(importlib.import_module(f"benchmark.speed.{module}"), name)(1, lambda line: None)
     assert lines
     assert all(line.value.median > 0 and report.cells(line) for line in lines)
+
+
+def test_memory_by_part_is_of_a_fresh_process_in_which_scipy_is_not_imported_before_it_is_used(tmp_path):
+    """Takes the seconds of the imports, which are what is measured."""
+    small = ("training.batch_size=8", "data.options.examples=625", f"data.cache={tmp_path}")
+    words = (*SMALL[:1], *SMALL[2:], "accelerator=cpu", *small)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmark.speed.memory", *words], check=True, capture_output=True, text=True
+    )
+    parts = json.loads(done.stdout)
+    assert tuple(parts) == PARTS
+    assert min(parts.values()) >= 0
+    assert parts[memory.LATER] > 50
 
 
 def test_the_others_workload_has_its_images(tmp_path, monkeypatch):
