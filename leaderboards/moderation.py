@@ -41,8 +41,6 @@ def moderated(variances: Array, df: Array) -> Moderated:
     pooled = (df * variances).sum(axis=0) / df.sum(axis=0)
     if known.sum() < FEWEST:
         return Moderated(np.broadcast_to(pooled, variances.shape), np.full(variances.shape[1], np.inf), pooled)
-    from scipy.special import digamma, polygamma
-
     half, middle, most = df[known] / 2, np.median(variances[known], axis=0), variances[known].max(axis=0)
     least = np.maximum(SMALLEST * np.maximum(middle, SMALLEST * most), np.finfo(float).tiny)
     logs = np.log(np.maximum(variances[known], least)) - scipy.special.digamma(half) + np.log(half)
@@ -60,8 +58,6 @@ def moderated(variances: Array, df: Array) -> Moderated:
 
 def _trigamma_inverse(values: Array) -> Array:
     """x with trigamma(x) = value, by Newton's method on 1 / trigamma; infinite where the value is not positive."""
-    from scipy.special import polygamma
-
     above = np.maximum(values, SMALLEST)
     x = 0.5 + 1 / above
     for _ in range(20):
