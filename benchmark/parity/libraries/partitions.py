@@ -116,7 +116,7 @@ def iid() -> tuple[Any, Any]:
     return np.array(list(map(len, parts))), np.array(list(map(len, divided(IidPartitioner(CLIENTS)))))
 
 
-@case("flwr_datasets.metrics.compute_counts", heterogeneity.counts, "classes[indices]", "classes[indices[1:]]")
+@case("flwr_datasets.metrics.compute_counts", heterogeneity.counts, "labels[indices]", "labels[indices[1:]]")
 def counts() -> tuple[Any, Any]:
     """Images of each class on each client."""
     from flwr_datasets.metrics import compute_counts
