@@ -21,20 +21,8 @@ from generate.markdown import Viewer
 from leaderboards.schema import FIELDS
 
 ROOT = Path(__file__).parent.parent
-SETTINGS = (
-    "settings",
-    "scores",
-    "encoders",
-    "libraries",
-    "clients",
-    "curve",
-    "server",
-    "up",
-    "down",
-    "evaluated",
-    "parts",
-    "phases",
-)
+SETTINGS = ("settings", "scores", "encoders", "libraries", "clients", "curve", "server", "up", "down", "evaluated")
+SETTINGS += ("parts", "phases", "weights")
 """Objects of a record whose keys are data, not fields."""
 
 
