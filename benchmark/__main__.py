@@ -15,7 +15,6 @@ def main() -> int:
     runtime.draw_to_files()
     runtime.spin_briefly()
     runtime.keep_freed_memory()
-    runtime.postpone_scipy()
     from benchmark.cli.main import main as command
 
     return command(started=runtime.STARTED)

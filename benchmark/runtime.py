@@ -10,14 +10,12 @@ import atexit
 import contextlib
 import ctypes
 import gc
-import importlib
 import io
 import os
 import select
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from benchmark import IS_CHECKOUT, ROOT
@@ -140,24 +138,6 @@ def spin_briefly() -> None:
     """Bounds the spinning of OpenMP's threads, unless the user has set it. Call before torch is imported."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = SPINS
-
-
-class PostponedSignal(ModuleType):
-    """`scipy.signal` until something of it is used; torchmetrics, which adds this alias if it is missing, finds it."""
-
-    hamming = None
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name not in ("__path__", "__all__"):  # asked of every module by some libraries
-            raise AttributeError(name)
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
-
-
-def postpone_scipy() -> None:
-    """Lets Lightning's torchmetrics be imported without SciPy, which a run may never use. Call before Lightning."""
-    sys.modules.setdefault("scipy.signal", PostponedSignal("scipy.signal"))
 
 
 def enable_garbage_collection() -> None:

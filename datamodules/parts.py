@@ -29,7 +29,7 @@ class Parts(Sequence[np.ndarray]):
 
     @classmethod
     def cut(cls, order: np.ndarray, sizes: np.ndarray) -> "Parts":
-        """An order of indices, int64, cut into clients of these sizes, whose indices are sorted in place."""
+        """Clients of these sizes, cut from an order of indices, int64, which is sorted in place, client by client."""
         parts = cls.__new__(cls)  # without a copy of the order
         parts.names, parts.indices, parts.sizes, parts.ends = (), order, sizes, np.cumsum(sizes)
         for indices in parts:

@@ -194,8 +194,12 @@ def _floor(record: Record, groups: Mapping[str, Sequence[Record]]) -> str:
 
 
 def _architecture(record: Record) -> dict[str, object]:
-    """A record's settings of the encoder."""
-    return {key: value for key, value in record["settings"].items() if key.startswith("encoder.")}
+    """A record's settings of the encoder, but for those of what of it trains."""
+    return {
+        key: value
+        for key, value in record["settings"].items()
+        if key.startswith("encoder.") and not key.startswith(("encoder.adapter", "encoder.freeze"))
+    }
 
 
 def fitted(rows: Iterable[Row]) -> Fit | None:

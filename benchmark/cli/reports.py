@@ -278,14 +278,14 @@ def parity(words: list[str], session: Session) -> None:
         path.stat()  # the error of one that is not there, before the imports
     from benchmark.parity.codes import case
     from benchmark.parity.compare import compare, needed
-    from benchmark.parity.files import read
+    from benchmark.parity.files import read as read_file
     from benchmark.parity.replay import replay
     from benchmark.parity.report import effects, lines, result
     from leaderboards import generate, store
     from leaderboards.pages import parity
 
     writes = not names and page.is_file()  # elsewhere there is no page to write into
-    cases = [case(read(file)) for file in files]
+    cases = [case(read_file(file)) for file in files]
     accelerator, results = str(options.get("accelerator", "auto")), []
     with session.display(len(cases)) as display:
         for each in cases:

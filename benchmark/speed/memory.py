@@ -25,7 +25,7 @@ IMPORTS: Mapping[str, tuple[str, ...]] = {
     "import lightning, with torchmetrics and matplotlib": ("lightning",),
     "import the suite": ("benchmark.experiment.experiment", "benchmark.tracking.progress"),
 }
-BUILT, ROUNDS, LATER = "built", "rounds", "import scikit-learn and SciPy, where a protocol needs them"
+BUILT, ROUNDS, LATER = "built", "rounds", "import scikit-learn, where a protocol needs it"
 IDLE = "method.class=benchmark.speed.overhead.Idle"
 
 SHORT = ("heads.projector=[512,128]", "training.batch_size=32", "training.steps=2", "federation.rounds=1",
@@ -42,7 +42,8 @@ WORKLOADS: Mapping[str, tuple[str, ...]] = {
 def memory(_: int, log: Log) -> list[Line]:
     """MiB of each import, then of each workload: of its parts, and of the command with one and two ranks.
 
-    Each is measured once, whatever the repetitions: other work on the machine does not change it.
+    A workload is measured once, whatever the repetitions, while no other process on the machine has torch loaded: pages
+    that are shared with one count by halves.
     """
     lines, imports = list[Line](), list[dict[str, float]]()
     for name, overrides in WORKLOADS.items():
@@ -79,7 +80,6 @@ def added(*overrides: str) -> dict[str, float]:
     gc.disable()
     runtime.spin_briefly()
     runtime.keep_freed_memory()
-    runtime.postpone_scipy()
     parts, before = dict[str, float](), 0.0
 
     def grown(part: str, now: float) -> None:

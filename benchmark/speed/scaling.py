@@ -122,10 +122,14 @@ def _killed_and_resumed(clients: int) -> tuple[float, float, float]:
         with timing.run_command(POPULATION, *ON_CPU, "devices=1", "threads=1", *overrides) as (command, folder):
             start, rounds = time.perf_counter(), folder / "rounds.jsonl"
             child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            while child.poll() is None and not (rounds.exists() and rounds.stat().st_size):
-                time.sleep(0.01)
-            first = time.perf_counter() - start
-            child.kill()
-            child.wait()
+            try:
+                while not (rounds.exists() and rounds.stat().st_size):
+                    if child.poll() is not None:
+                        raise RuntimeError(f"{clients} clients: the first start failed before a round was saved")
+                    time.sleep(0.01)
+                first = time.perf_counter() - start
+            finally:
+                child.kill()
+                child.wait()
             peak = _peak(command)
             return first, timing.median_round(folder), peak

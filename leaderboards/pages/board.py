@@ -63,7 +63,7 @@ def markdown(
 
     found = boards(records)
     over = averaged(found)
-    names, elsewhere = full_names(found), shown_elsewhere(found, records, bool(verdicts)) if linked else {}
+    names, elsewhere = full_names(found), shown_elsewhere(found, records, verdicts) if linked else {}
     shown = {row.row: row_name(row) for rows in found.values() for row in rows}
     return render(
         "README.md.j2",
@@ -84,15 +84,14 @@ def markdown(
     )
 
 
-def shown_elsewhere(boards: Mapping[str, Sequence[Row]], records: Sequence[Record], published: bool) -> dict[str, str]:
-    """Scenario -> the page of `docs` that shows what its board has: a study, or a paper's numbers beside a lone row.
-
-    published: whether there is a page of papers' numbers.
-    """
-    found = COMPARISONS["elsewhere"] | {scenario: f"studies/{page}" for scenario, page in studied(boards).items()}
+def shown_elsewhere(
+    boards: Mapping[str, Sequence[Row]], records: Sequence[Record], verdicts: Sequence[Verdict]
+) -> dict[str, str]:
+    """Scenario -> the page of `docs` that shows what its board has: a study, or a paper's numbers beside a lone row."""
+    published = {each.cell.ours.scenario for each in verdicts if each.cell.ours}
+    found = {scenario: "reproduction" for scenario, rows in boards.items() if len(rows) == 1 and scenario in published}
+    found |= COMPARISONS["elsewhere"] | {scenario: f"studies/{page}" for scenario, page in studied(boards).items()}
     found |= {twin: f"studies/{Path(twins.PAGE).stem}" for each in natural_twins(records).values() for twin in each}
-    if published:
-        found |= {scenario: "reproduction" for scenario, rows in boards.items() if len(rows) == 1 and "/" in scenario}
     return {scenario: found[scenario] for scenario in boards if scenario in found}
 
 

@@ -154,14 +154,16 @@ def _name(axes: "Axes", front: Points, log: bool) -> None:
     axes.set_xlim(low * (low / high) ** room if log else low - (high - low) * room, high)
     bottom, top = axes.get_ylim()
     names = list(front)
+    line = min(LINE, (1 - LINE) / len(names)) if names else LINE
     for _ in range(ROOM):
+        axes.set_ylim(bottom, top)
         to_axes = axes.transData + axes.transAxes.inverted()
         places = [to_axes.transform(front[row]) for row in names]
-        heights = list(accumulate((y for _, y in places), lambda below, y: max(y, below + LINE)))
+        heights = list(accumulate((y for _, y in places), lambda below, y: max(y, below + line)))
         if heights[-1] <= 1 - LINE:
             break
         top += (top - bottom) / ROOM
-        axes.set_ylim(bottom, top)
+    heights = [min(y, 1 - LINE - line * above) for y, above in zip(heights, range(len(names) - 1, -1, -1), strict=True)]
     for row, (x, _), height in zip(names, places, heights, strict=True):
         leader = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2, "relpos": (1, 0.5)}
         at: dict[str, Any] = {

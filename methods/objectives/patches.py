@@ -1,7 +1,7 @@
 """What objectives that leave out patches of a vision transformer have in common."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -49,8 +49,8 @@ class PatchObjective(Objective):
 
     views: tuple[str, ...] = ("augment",)
 
-    def __init__(self, encoder: Encoder, *, colours: bool, **kwargs: Any) -> None:
-        super().__init__(encoder, **kwargs)
+    def __init__(self, encoder: Encoder, *, colours: bool) -> None:
+        super().__init__(encoder)
         if not isinstance(encoder.backbone, VisionTransformer):
             raise MethodError(
                 f"{type(self).__name__} hides patches, which this encoder does not have: "

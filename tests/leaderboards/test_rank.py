@@ -177,6 +177,7 @@ def test_a_row_is_set_beside_the_untrained_encoder_of_its_architecture_and_its_o
         record(name, 0, x, method=name.partition("-")[0], settings={**SETTINGS, "encoder.class": encoders[name]})
         for name, x in zip(encoders, (40.0, 30.0, 35.0, 35.0, 35.0), strict=True)
     ]
+    rows[3]["settings"] |= {"encoder.adapter.name": "lora", "encoder.freeze": "all"}  # these change what trains alone
     assert {row.row: (row.floor, bool(row.below)) for row in made(rows)} == {
         **{"untrained": ("untrained", False), "untrained-vit": ("untrained-vit", False)},
         **{"convnet": ("untrained", True), "vit": ("untrained-vit", False), "resnet": ("untrained", True)},

@@ -153,7 +153,7 @@ def adapt_study() -> Iterator[str]:
     yield f"{found.less(f'{whole}-eps1', f'{few}-eps1'):.1f} points below LoRA 8, which counts"
     assert {found.verdict(f"{few}-eps{budget}", few) for budget in (1, 8)} == {"no clear difference"}
     yield "LoRA 8 is told from itself without noise under neither epsilon"
-    yield f"FedEMA's rounds take away: {found.less('fedema-lora8', start):.1f} under LoRA 8, which counts"
+    yield f"FedEMA's rounds take away from the start: {found.less('fedema-lora8', start):.1f} points under LoRA 8"
     each = [found.rows[f"{row}-lora8"].bytes_up / found.rows[f"{row}-full"].bytes_up for row in ("ssd", "fedema")]
     yield "(SSD {:.1%}, FedEMA {:.1%})".format(*each).replace("%", " %")
     assert found.less(f"{whole}-eps1", start) > 10

