@@ -27,7 +27,6 @@ MEAN_ENCODER, WORST_ENCODER = "mean ", ", worst "
 """Before the mean accuracy of a row with several encoders, and before that of the worst of them."""
 ENCODERS_WORDS = "*mean* and *worst* are over the encoders that a run leaves, one a client or one an architecture."
 EPSILON, IMAGES, ACTIVITY = "epsilon", "images: clients + server", "activity"
-FLOPS, MEMORY = "GFLOP of a client, a round", "memory of a client"
 IDLE = "∅"
 """Marks a row whose own idea hardly acts."""
 
@@ -103,14 +102,12 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "bytes up": lambda row: in_bytes(row.bytes_up),
     "bytes down": lambda row: in_bytes(row.bytes_down),
     "client seconds": lambda row: three_digits(row.client_seconds),
-    FLOPS: lambda row: MISSING if row.flops is None else three_digits(row.flops / 1e9),
-    MEMORY: lambda row: MISSING if row.memory is None else in_bytes(row.memory),
     IMAGES: _images,
     "seeds": lambda row: str(len(row.seeds)),
     EPSILON: lambda row: MISSING if row.epsilon is None else f"{three_digits(row.epsilon)} ({', '.join(row.covers)})",
     ACTIVITY: _activity,
 }
-"""Heading -> a row's text; epsilon, activity, scores by client, GFLOP and memory only where a row has any, images only
+"""Heading -> a row's text; epsilon, activity and scores by client only where a row has any, images only
 where a server trains too."""
 _TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
@@ -126,7 +123,6 @@ def _columns_of(rows: Iterable[Row]) -> list[str]:
     rows = list(rows)
     shown = {EPSILON: any(row.epsilon is not None for row in rows), IMAGES: any(row.server_images != 0 for row in rows)}
     shown |= {heading: any(key in row.cells for row in rows) for key, (heading, _) in SCORES["clients"].items()}
-    shown |= {FLOPS: any(row.flops is not None for row in rows), MEMORY: any(row.memory is not None for row in rows)}
     shown[ACTIVITY] = any(row.activity for row in rows)
     return [column for column in COLUMNS if shown.get(column, True)]
 

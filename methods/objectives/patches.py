@@ -19,7 +19,7 @@ class TokenDecoder(nn.Module):
         encoder: whose tokens are read.
         name: of the argument `objective.<name>_width` and its like.
         width: of a token. depth: layers. heads: of an attention.
-        outputs: numbers that it says of a patch.
+        outputs: numbers that it gives for a patch.
     """
 
     def __init__(
