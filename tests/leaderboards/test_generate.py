@@ -16,10 +16,11 @@ RECORDS = "leaderboards/results/cifar10-micro/ssd"
 
 @pytest.fixture
 def root(tmp_path):
-    """A small checkout: two records, one paper, a page."""
+    """A small checkout: two rows (a lone one is on its paper's page), one paper, a page."""
     folder, docs = tmp_path / "leaderboards", tmp_path / "docs"
     for seed, linear in enumerate((50.0, 51.0)):
         store.write(tmp_path / RECORDS / f"seed{seed}.json", record("ssd", seed, linear, method="ssd"))
+    store.write(tmp_path / RECORDS.replace("ssd", "local") / "seed0.json", record("local", 0, 40.0, method="local"))
     (folder / "published").mkdir()
     (folder / "published" / "p.yaml").write_text(
         "{paper: p, name: P, cite: c, training: {'*': {open: not said}}, "
