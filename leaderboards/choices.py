@@ -64,14 +64,15 @@ class Choice:
 
     @property
     def at_the_edge(self) -> bool:
-        """Whether a chosen value is the smallest or largest that was tried, so that a better one may lie beyond."""
+        """Whether a chosen value is the smallest or largest of those tried, so that a better one may lie beyond."""
         tried: dict[str, set[float]] = {}
         default = () if self.constant is None else (self.constant,)
         for point in (default, *(trial.point for trial in self.tried)):
             for word in point:
                 tried.setdefault(word.partition("=")[0], set()).add(float(word.partition("=")[2]))
         chosen = dict(word.split("=") for word in (*default, *self.best))
-        return any(float(value) in (min(tried[key]), max(tried[key])) for key, value in chosen.items())
+        compared = [key for key in chosen if len(tried[key]) > 1]
+        return any(float(chosen[key]) in (min(tried[key]), max(tried[key])) for key in compared)
 
 
 def collect(folder: Path) -> list[Choice]:

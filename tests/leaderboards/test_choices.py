@@ -31,6 +31,7 @@ def test_the_regret_is_what_the_best_trial_is_ahead_of_the_chosen_one():
 def test_a_value_at_the_edge_of_what_was_tried():
     assert [FEDX.at_the_edge, SSD.at_the_edge] == [False, False]
     assert searched("x", (0.1, 0.9, 1.0), (0.3, 0.8, 1.0)).at_the_edge
+    assert not searched("x", (0.3, 0.8, 1.0)).at_the_edge  # nothing was compared
     values = (Trial(("optimizer.lr=0.1",), 0.1), Trial(("optimizer.lr=1",), 0.1), Trial(("optimizer.lr=0.01",), 0.1))
     mu = [Trial(("optimizer.lr=0.1", f"method.mu={mu}"), 0.5) for mu in (1, 2, 3)]
     assert [Choice("s", "r", each.point, (*values, *mu)).at_the_edge for each in mu] == [True, False, True]

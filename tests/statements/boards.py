@@ -69,6 +69,10 @@ class Board:
         found = [self.declared[pair].within for pair in pairs]
         return f"{math.ceil(10 * max(points for points in found if points is not None)) / 10:.1f}"
 
+    def leave_out_0(self, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """The pairs whose interval by itself is on one side of 0."""
+        return [pair for pair in pairs if math.prod(self.declared[pair].interval or (-1, 1)) > 0]
+
     def verdict(self, row: str, base: str) -> str:
         return self.compared(row, base).verdict
 
@@ -85,6 +89,12 @@ MICRO, MINI = Board("cifar10-micro"), Board("cifar10-mini")
 def over(row: Row, seeds: Iterable[int]) -> float:
     """The headline's mean over some seeds of a row, as where another row has no more."""
     return fmean(row.headline[seed] for seed in seeds)
+
+
+def interval(found: Board, row: str, base: str) -> str:
+    """The 95 % interval of a difference, in points."""
+    low, high = found.compared(row, base).interval or (math.nan, math.nan)
+    return f"{low:.1f} to {high:.1f}"
 
 
 def span(values: Iterable[float], digits: int = 1) -> str:

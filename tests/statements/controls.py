@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from leaderboards.encoders import WORST
+from leaderboards.rank import FLOOR
 from methods.server import Momentum
 from tests.statements.boards import LINEAR, Board
 
@@ -36,6 +37,9 @@ def control() -> Iterator[str]:
     above, alone = found.gain(FEDAVG, LOCAL, "more"), found.score(LOCAL)
     worst = found.score(LOCAL, f"{LINEAR}{WORST}")
     yield f"It is {above:.1f} points above them, which have {alone:.1f} % in the mean and {worst:.1f} at worst"
+    yield f"The untrained encoder has {found.score(FLOOR):.1f} %: most of this"
+    assert found.less(LOCAL, FLOOR) > above / 2
+    yield f"that FedAvg is {found.even(FEDAVG, FLOOR):.1f} above it does not count"
     assert found.rows[MOMENTUM].settings["server_optimizer.class"] == "methods.server.Momentum"
     assert round(1 / (1 - Momentum().momentum)) == 10
     yield f"It is {found.gain(MOMENTUM, FEDAVG, 'more'):.1f} points above FedAvg. - FedProx"

@@ -7,14 +7,14 @@ from itertools import chain, combinations, pairwise
 import numpy as np
 from scipy.stats import binom, spearmanr, ttest_rel
 
-from leaderboards import error_rates
+from leaderboards import choices, error_rates
 from leaderboards.comparisons import bases, differences
 from leaderboards.encoders import WORST
 from leaderboards.pages.board import boards
 from leaderboards.paired import NEGLIGIBLE
 from leaderboards.rank import FLOOR
 from leaderboards.store import load_yaml
-from tests.statements.boards import KNN, LINEAR, MICRO, MINI, RECORDS, Board, span
+from tests.statements.boards import KNN, LINEAR, MICRO, MINI, RECORDS, ROOT, Board, interval, span
 
 
 def small_scenarios() -> Iterator[str]:
@@ -42,6 +42,15 @@ def objectives() -> Iterator[str]:
     assert MICRO.all_are("more", best, ("fedavg-rotation", "fedavg-byol", "fedavg-simsiam"))
     assert MICRO.all_are("no clear difference", middle, ("fedavg-byol", "fedavg-simsiam"))
     yield "alignment and uniformity, SimCLR and the spectral loss are better than rotation, BYOL and SimSiam"
+    named = (*best, *middle, "fedavg-rotation", "fedavg-byol", "fedavg-simsiam")
+    rates = {row: MICRO.rows[row].settings["optimizer.lr"] for row in named}
+    tuned = {
+        each.row: each for each in choices.collect(ROOT / "leaderboards" / "tuned") if each.scenario == MICRO.scenario
+    }
+    assert {row: tuned[row].seed for row in named if row in tuned} == {"fedavg-byol": 0, "fedavg-simsiam": 0}
+    assert {row: rate for row, rate in rates.items() if rate != rates["fedavg-simclr"]} == {"fedavg-simsiam": 0.4}
+    assert rates["fedavg-byol"] == 0.1
+    yield "Of these eight only BYOL and SimSiam were tuned, under seed 0"
     assert MICRO.all_are("more", [uniform], middle)
     assert MICRO.all_are("no clear difference", [spectral], middle)
     yield "and alignment and uniformity is better than MoCo and ProtoCL"
@@ -61,6 +70,12 @@ def methods_over_their_bases() -> Iterator[str]:
     largest = max(abs(found.gain(*pair)) for pair in pairs for found in (MICRO, MINI))
     yield f"no difference that rounds to more than {largest:.1f} points from the row they build on, on either board,"
     yield "and none that counts"
+    assert not MICRO.leave_out_0(pairs)
+    assert not MINI.leave_out_0([pair for pair in pairs if pair in MINI.declared])
+    yield "nor does the interval of any of these pairs by itself leave 0 out"
+    assert not any(found.rows["fedprox"].activity for found in (MICRO, MINI))
+    assert Board("icons").rows["fedprox"].idle
+    yield f"FedProx has mu = {MICRO.rows['fedprox'].settings['method.mu']}, at which its term hardly acts on `icons`"
     yield f"changes beyond {MICRO.within(pairs)} and {MINI.within([pair for pair in pairs if pair in MINI.declared])}"
 
 
@@ -122,8 +137,12 @@ def flesd() -> Iterator[str]:
     ahead = MICRO.rows["fedavg-simclr"].headline
     behind = sorted(ahead[seed] - value for seed, value in MICRO.rows["flesd"].headline.items())
     assert behind[-1] > 2 * behind[-2]
+    assert len(behind) == 5
     yield f"over the other four FedAvg is {sum(behind[:-1]) / 4:.1f} ahead"
+    yield f"where the rate falls by step it is {-rounds[5].even('flesd', 'fedavg'):.1f}, under three seeds"
     yield f"after the twenty of `cifar10-mini` {twenty:.1f}, of which the latter counts"
+    assert not {*MINI.rows["flesd"].hardware} & {*MINI.rows["fedavg-simclr"].hardware}
+    yield "there the two ran on different processors"
 
 
 def uniformity() -> Iterator[str]:
@@ -205,7 +224,8 @@ def below_the_floor() -> Iterator[str]:
     yield f"({MICRO.score(FLOOR, KNN):.1f} %), among them FedSC and FedU"
     mean, worst = MICRO.score("local", KNN), MICRO.score("local", f"{KNN}{WORST}")
     assert worst < MICRO.score(FLOOR, KNN) < mean
-    yield f"Clients that train alone are above it in the mean ({mean:.1f} %) and below it at worst ({worst:.1f} %)"
+    yield f"Clients that train alone are above it in the mean ({mean:.1f} %)"
+    yield f"and below it by the lowest of the ten ({worst:.1f} %)"
     floor = MICRO.by_seed(FLOOR, KNN)
     for key in (KNN, f"{KNN}{WORST}"):
         pairs = [(value, floor[seed]) for seed, value in MICRO.by_seed("local", key).items()]
@@ -229,12 +249,22 @@ def below_the_floor() -> Iterator[str]:
     trained = [value for row, value in sizes.items() if row != FLOOR]
     yield f"needs {sizes[FLOOR]:.0f} for nine tenths of the variance"
     yield f"the trained ones {min(trained):.0f} to {max(trained):.0f}"
-    wide, probe, knn = (MICRO.of_seed(0, key) for key in ("spectrum/v1 dimensions_90", LINEAR, KNN))
-    measured = [row for row in wide if row != FLOOR]
-    ahead = [probe[row] - knn[row] for row in measured]
-    found = float(spearmanr([wide[row] for row in measured], ahead).statistic)
-    yield f"over the {len(measured)} rows of `cifar10-micro` that have this number, it correlates little with"
-    yield f"the probe's lead over kNN (rank correlation {found:.2f}, seed 0)"
+    mini, micro = _leads(MINI), _leads(MICRO)
+    others = {row: pair for row, pair in micro.items() if not row.startswith("orchestra")}
+    yield f"rank correlation {_order(mini):.2f} over the {len(mini)} trained rows there"
+    yield f"on `cifar10-micro` {_order(others):.2f} over {len(others)} rows"
+    yield f"but {_order(micro):.2f} with the {len(micro) - len(others)} of Orchestra and its variants (all seed 0)"
+
+
+def _leads(found: Board) -> dict[str, tuple[float, float]]:
+    """Trained row -> its features' dimensions and the probe's lead over kNN in points, under seed 0."""
+    wide, probe, knn = (found.of_seed(0, key) for key in ("spectrum/v1 dimensions_90", LINEAR, KNN))
+    return {row: (size, probe[row] - knn[row]) for row, size in wide.items() if row != FLOOR}
+
+
+def _order(pairs: Mapping[str, tuple[float, float]]) -> float:
+    """Spearman's correlation."""
+    return float(spearmanr(*zip(*pairs.values(), strict=True)).statistic)
 
 
 def strong_drift() -> Iterator[str]:
@@ -256,7 +286,10 @@ def strong_drift() -> Iterator[str]:
     steps += [("orchestra", "orchestra-no-rotation"), ("fedavg-simclr", "local"), ("centralized", "fedavg-simclr")]
     assert [found.verdict(*pair) for pair in steps] == ["more"] * 2 + ["no clear difference"] + ["more"] * 3
     gains = [f"{found.gain(*pair):.1f}" for pair in steps]
+    rates = [found.rows[row].settings["optimizer.lr"] for row in ladder]
+    assert rates == [0.1, 0.1, 0.03, 0.1]
     yield f"alignment and uniformity is {gains[0]} points above SimCLR, which is {gains[1]} above Orchestra"
+    yield f"(at a rate of its own, {rates[2]})"
     yield f"Orchestra is {gains[2]} above BYOL, which does not count"
     yield f"without its rotation Orchestra is {gains[3]} points lower"
     worst = found.score("fedavg-simclr") - found.score("local", f"{LINEAR}{WORST}")
@@ -267,7 +300,10 @@ def strong_drift() -> Iterator[str]:
     assert {found.verdict(*pair) for pair in pairs} == {"no clear difference"}
     largest = max(abs(found.gain(*pair)) for pair in pairs)
     yield f"the differences are at most {largest:.1f} points"
-    yield f"changes beyond {found.within(pairs)} points are excluded, for each pair by itself"
+    pair = ("fedema", "fedavg-byol")
+    assert found.leave_out_0(pairs) == [pair]
+    yield f"FedEMA's interval by itself, {interval(found, *pair)}, leaves 0 out"
+    yield f"For each pair by itself changes beyond {found.within(pairs)} points are excluded"
 
     key = "drift/v1 local_global_angle"
     angles = found.cells(key)

@@ -1,7 +1,6 @@
 """docs/studies."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations
 
 import numpy as np
@@ -9,10 +8,11 @@ import numpy as np
 from benchmark.rng import Streams
 from benchmark.tracking.provenance import partition_hash
 from datamodules.partition import dirichlet_balanced
+from leaderboards import choices
 from leaderboards.papers.tables import collect
 from leaderboards.rank import FLOOR
 from leaderboards.twins import agreement, moved, worst_served
-from tests.statements.boards import LINEAR, MICRO, MINI, RECORDS, Board, over, span
+from tests.statements.boards import LINEAR, MICRO, MINI, RECORDS, ROOT, Board, interval, over, span
 
 PUBLISHED = collect()
 
@@ -27,8 +27,14 @@ def flesd_study() -> Iterator[str]:
     yield f"sends {up[0] / 1e6:.1f} MB up a client, as many bytes as {up[0] / up[1]:.0f} rounds of FedAvg"
     assert {found.verdict("flesd", "fedavg") for found in (two, five)} == {"no clear difference"}
     gains, margins = zip(*((found.gain("flesd", "fedavg"), found.margin) for found in (two, five)), strict=True)
-    yield f"FLESD is {gains[0]:.1f} points above, then {-gains[1]:.1f} below,"
-    yield f"where {margins[0]:.1f} and {margins[1]:.1f} would count"
+    yield f"FLESD is {gains[0]:.2f} points above, where {margins[0]:.2f} would count"
+    yield f"then {-gains[1]:.2f} below, where {margins[1]:.2f} would, each the same way under all three seeds"
+    for found, gain in zip((two, five), gains, strict=True):
+        by_seed = found.compared("flesd", "fedavg").by_seed
+        assert len(by_seed) == 3
+        assert all(value * gain > 0 for value in by_seed.values())
+        assert not {*found.rows["flesd"].hardware} & {*found.rows["fedavg"].hardware}
+    yield "FLESD ran on another processor than FedAvg on these boards"
     yield f"FedAvg is {MINI.less('flesd', 'fedavg-simclr'):.1f} points ahead, which counts"
     yield f"the student comes within {max(abs(found.gain('flesd', 'flesd-idle')) for found in (one, two)):.1f} points"
     spread = five.rows["flesd-idle"].cells[LINEAR].spread
@@ -63,34 +69,41 @@ def orchestra_study() -> Iterator[str]:
     theirs = {cell.ours.row: float(cell.value) for cell in PUBLISHED if cell.paper == "orchestra" and cell.ours
               and cell.table[0] in "267" and cell.setting["data"] == "CIFAR-10"}  # fmt: skip
     rotation, target = "orchestra-no-rotation", "orchestra-no-target"
-    sizes = [row for row in MICRO.rows if re.fullmatch(r"orchestra-([gl]\d+|reps)", row)]
+    few, two, reps = (f"orchestra-{size}" for size in ("g8", "l2", "reps"))
     noises = [row for row in MICRO.rows if row.startswith("orchestra-eps")]
-    ours = {row: abs(MICRO.gain(row, "orchestra")) for row in (rotation, target, *sizes, *noises)}
+    ours = {row: MICRO.gain(row, "orchestra") for row in (rotation, target, few, two, reps, *noises)}
     assert MICRO.all_are("no clear difference", ours, ["orchestra"])
-    papers = {row: abs(theirs[row] - theirs["orchestra"]) for row in ours}
+    assert {MICRO.rows[row].seeds for row in ours} == {(0, 1, 2)}
+    papers = {row: theirs[row] - theirs["orchestra"] for row in ours}
     assert MICRO.score("fedavg-byol") < MICRO.score("orchestra") < MICRO.score("fedavg-spectral")
-
-    def both(rows: Sequence[str]) -> str:
-        return f"{max(ours[row] for row in rows):.1f} ({max(papers[row] for row in rows):.1f})"
-
     yield (
-        f"the rotation is worth {ours[rotation]:.1f} points (paper: {papers[rotation]:.1f}), "
-        f"the target {both([target])}, other G and L up to {both(sizes)}, "
-        f"and the noise of its Table 7 {both(noises)}"
+        f"without its rotation is {-ours[rotation]:.1f} points lower (paper: {-papers[rotation]:.1f}), "
+        f"without its target {-ours[target]:.1f} ({-papers[target]:.1f}); "
+        f"eight clusters make {ours[few]:.1f} ({papers[few]:.1f}), two local ones {ours[two]:.1f} ({papers[two]:.1f}), "
+        f"all representations in place of centroids {ours[reps]:.1f} ({papers[reps]:.1f}), and noise, "
     )
+    assert max(ours[row] for row in noises) < 0
+    assert max(papers[row] for row in noises) < 0
+    lost = span(ours[row] for row in noises).replace(" to ", " to -")
+    least, most = (f"{end(papers[row] for row in noises):.1f}" for end in (max, min))
+    yield f"-{lost} ({most} to {least}). None of this counts"
 
 
 def fedsc_study() -> Iterator[str]:
     behind = -MICRO.gain("fedsc", "fedavg-spectral-correlation")
     pair = ("fedsc", "fedavg-spectral-correlation")
     assert behind == -MICRO.even(*pair) > 0
-    yield f"FedSC is {behind:.1f} points below FedAvg with the same loss, which does not count"
-    yield f"a change beyond {MICRO.within([pair])} points is excluded"
+    yield f"over five seeds FedSC is {behind:.1f} points below FedAvg with the same loss ({interval(MICRO, *pair)})"
+    assert len(MICRO.compared(*pair).by_seed) == 5
+    three = MICRO.rows["fedsc-sigma0.1"].seeds
+    shared = over(MICRO.rows[pair[0]], three) - over(MICRO.rows[pair[1]], three)
+    yield f"does not count ({-shared:.1f} over the table's three)"
     yield f"is {MICRO.even('fedavg-spectral', 'fedsc'):.1f} points above FedSC over five seeds, which does not count"
-    assert MICRO.verdict("fedsc-sigma0.1", "fedsc") == "no clear difference"
+    noisy = ("fedsc-sigma0.1", "fedsc")
     assert 80 < 0.1 / 0.00104 < 120
-    yield "It does not hurt up to sigma = 0.1, some hundred times what the code adds"
-    yield f"where epsilon is {MICRO.rows['fedsc-sigma0.1'].epsilon:.3g}"
+    yield "At sigma = 0.1, some hundred times what the code adds"
+    yield f"where epsilon is {MICRO.rows['fedsc-sigma0.1'].epsilon:.3g},"
+    yield f"FedSC is {-MICRO.even(*noisy):.1f} points below itself without noise, {interval(MICRO, *noisy)}; but"
     cost, learned = -MICRO.even("fedsc-sigma1", "fedsc"), MICRO.score("fedsc") - MICRO.score(FLOOR)
     yield f"With sigma = 1 it is {cost:.1f} points lower, which does not count"
     yield f"of the {learned:.1f} by which FedSC is above the untrained encoder"
@@ -118,8 +131,16 @@ def natural_study() -> Iterator[str]:
     assert moved(upper)[0][0] == label
     (here, there), (_, apart) = dirichlet.places[label], random.places[label]
     yield f"supervised FedAvg is {here}th on natural clients, {apart}st where images are dealt at random, and {there}th"
-    lost = [natural.score(row) - twins[0].score(row) for row in (label, "fedavg-simclr")]
-    yield f"it loses {lost[0]:.1f} points and SimCLR {lost[1]:.1f}"
+    lost = {row: natural.score(row) - twins[0].score(row) for row in ranked}
+    yield f"it loses {lost[label]:.1f} points, SimCLR {lost['fedavg-simclr']:.1f}"
+    assert [row for row in ranked if lost[row] > lost[label]] == ["fedavg-dino"]
+    yield f"of the {len(ranked) - 1} rows without labels DINO alone loses more"
+    chosen = [each for each in choices.collect(ROOT / "leaderboards" / "tuned") if each.scenario == "icons"]
+    assert {each.chosen_by for each in chosen} == {"accuracy"}
+    edge = [each.row for each in chosen if each.at_the_edge]
+    assert label in edge
+    assert len(edge) == 5
+    yield f"for five of {len(chosen)} rows, the one with labels among them, the best of those tried is at their edge"
     falls = [[natural.score(row) - twin.score(row) for row in ranked] for twin in twins]
     assert min(map(min, falls)) > 0
     yield f"all {len(ranked)} ranked rows are higher on `icons` than on either twin"
@@ -146,8 +167,8 @@ def adapt_study() -> Iterator[str]:
     whole, few = "fedavg-full", "fedavg-lora8"
     yield f"all of the encoder under FedAvg {found.gain(whole, start, 'more'):.1f} points, which counts"
     yield f"LoRA 8 {found.even(few, start):.1f}, which does not"
-    yield f"changes of {_interval(found, few, start)} stay open"
-    yield f"All of it is {found.even(whole, few):.1f} points above LoRA 8, {_interval(found, whole, few)}"
+    yield f"changes of {interval(found, few, start)} stay open"
+    yield f"All of it is {found.even(whole, few):.1f} points above LoRA 8, {interval(found, whole, few)}"
     yield f"From scratch the same rounds reach {found.score('fedavg-scratch'):.1f} %"
     yield f"at epsilon 1 all of the encoder ends at {found.score(f'{whole}-eps1'):.1f} %"
     yield f"{found.less(f'{whole}-eps1', f'{few}-eps1'):.1f} points below LoRA 8, which counts"
@@ -164,12 +185,6 @@ def adapt_study() -> Iterator[str]:
     ).replace("%", " %")
     visits = [((row := found.rows[name]).bytes_up + row.bytes_down) / 1e6 for name in (few, whole)]
     yield f"{visits[0]:.2f} MB up and down in place of {visits[1]:.2f}"
-
-
-def _interval(found: Board, row: str, base: str) -> str:
-    """The 95 % interval of a difference, in points."""
-    low, high = found.compared(row, base).interval
-    return f"{low:.1f} to {high:.1f}"
 
 
 def uplink_study() -> Iterator[str]:
@@ -195,6 +210,9 @@ def uplink_study() -> Iterator[str]:
     yield f"{-few['SimCLR']:.1f} points lower, SSD {-few['SSD']:.1f}"
     compressed = [(f"{row}-{how}", row) for row in bases.values() for how in ("int8", "top1")]
     yield f"none of it counts, and changes beyond {MICRO.within(compressed)} points are excluded, for each pair"
+    ends = [interval(MICRO, f"{row}-top1", row) for row in bases.values()]
+    yield f"the intervals of both of the latter ({ends[0]} and {ends[1]}) leave 0 out"
+    assert MICRO.leave_out_0(compressed) == [(f"{row}-top1", row) for row in bases.values()]
     shared = MICRO.rows["ssd-int8"].seeds
     gained = [over(MICRO.rows[row], shared) - over(MICRO.rows[FLOOR], shared) for row in bases.values()]
     yield f"the {gained[0]:.1f} and {gained[1]:.1f} points by which they are above the untrained encoder"
@@ -206,6 +224,10 @@ def uplink_study() -> Iterator[str]:
     }
     assert all(simclr < 0 < ssd and max(-simclr, ssd) < MICRO.margin for simclr, ssd in moved.values())
     (first, second), (third, fourth) = moved[10], moved[30]
+    sent = [
+        record["bytes"] for record in RECORDS if record["scenario"] in ("cifar10-micro-lost10", "cifar10-micro-lost30")
+    ]
+    assert {round(10 - 10 * each["up"]["weights"] / each["down"]["weights"]) for each in sent} == {1, 2, 3}
     yield f"With 10 % of the replies lost SimCLR is {-first:.1f} points lower and SSD {second:.1f} higher,"
     yield f"with 30 % {-third:.1f} lower and {fourth:.1f} higher"
     images = lost[30].rows["ssd"].images
@@ -221,8 +243,10 @@ def epsilon_study() -> Iterator[str]:
     yield f"neither counts, as that takes {crowd.margin:.1f} points or more"
     floor = crowd.score(FLOOR)
     simclr, ssd = (crowd.score(base) - floor for base in bases)
-    yield f"At epsilon 1 SimCLR is {-one[0]:.1f} points lower, which just counts"
-    yield f"of the {simclr:.1f} by which it is above"
+    bound = crowd.fit.margins["fedavg-eps1"]["fedavg"]
+    assert -one[0] - bound < 0.01
+    yield f"At epsilon 1 SimCLR is {-one[0]:.2f} points lower, where {bound:.2f} would count"
+    yield f"a part of the {simclr:.1f} by which it is above"
     yield f"the untrained encoder ({floor:.1f} %)"
     yield f"SSD is {-one[1]:.1f} lower, of {ssd:.1f}, which does not count"
     assert 0.4 < -one[0] / simclr < 0.6
