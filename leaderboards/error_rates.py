@@ -1,4 +1,4 @@
-"""How often the tests of a board make a false statement: `python -m leaderboards.error_rates` simulates and writes it.
+"""How often the tests of a board make a false statement: `python -m leaderboards.error_rates [BOARD ...]` writes it.
 
 A simulated board has the rows, pairs and seeds of a committed one and no differences. A row's values vary as much as
 what the fit leaves of the row, a pair's as its differences do: more unequally than in truth, as so few seeds tell
@@ -6,6 +6,7 @@ little. A rate is the part of the boards on which any two rows, or any pair, are
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -100,5 +101,7 @@ if __name__ == "__main__":
     from leaderboards.pages.board import boards
 
     records = list(store.collect(FILE.parent / "results"))
-    found = {name: rates(rows) for name, rows in boards(records).items()}
+    before, now = read(), boards(records)
+    again = sys.argv[1:] or now
+    found = {name: rates(rows) if name in again else before.get(name, {}) for name, rows in now.items()}
     FILE.write_text(json.dumps({name: one for name, one in found.items() if one}, indent=1) + "\n", encoding="utf-8")

@@ -170,6 +170,15 @@ def adapt_study() -> Iterator[str]:
     yield f"changes of {interval(found, few, start)} stay open"
     yield f"All of it is {found.even(whole, few):.1f} points above LoRA 8, {interval(found, whole, few)}"
     yield f"From scratch the same rounds reach {found.score('fedavg-scratch'):.1f} %"
+    alone = {found.even(row, start) for row in ("local-full", "local-lora8")}
+    assert max(map(abs, alone)) < 0.05
+    drawn = [len(record["encoders"]) for record in RECORDS if record["row"] == "local-full"]
+    yield f"in the mean of the {min(drawn)} to {max(drawn)} that a run draws"
+    yield f"at {found.score('local-full'):.1f} % with all of it and with LoRA 8"
+    yield f"what all of it gains by averaging is {found.even(whole, 'local-full'):.1f} points"
+    yield f"({interval(found, whole, 'local-full')}: not told apart)"
+    yield f"from scratch they reach {found.score('local-scratch'):.1f} %"
+    assert not {*found.rows["local-full"].hardware} & {*found.rows[whole].hardware}
     yield f"at epsilon 1 all of the encoder ends at {found.score(f'{whole}-eps1'):.1f} %"
     yield f"{found.less(f'{whole}-eps1', f'{few}-eps1'):.1f} points below LoRA 8, which counts"
     assert {found.verdict(f"{few}-eps{budget}", few) for budget in (1, 8)} == {"no clear difference"}
