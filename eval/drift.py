@@ -1,13 +1,14 @@
 """Client drift: distance between clients' models and the global model on the same images (FedX, section 5.2)."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from eval.features import EvalError
+from eval.inputs import ModelComparison
 
 
 def angles(x: Tensor, y: Tensor) -> Tensor:
@@ -96,3 +97,9 @@ def drift(global_x: Tensor, local_xs: Iterable[Tensor], labels: Tensor, num_clas
         "inter_class_angle_global": float(inter_class_angles(global_x, labels, num_classes).mean()),
     }
     return scores if math.isnan(similarity) else scores | {"cka": similarity}
+
+
+def compute_drift(local_models: Callable[[int], ModelComparison], num_classes: int, images: int) -> dict[str, float]:
+    """Distances of clients' models from the global one, on at most `images` test images."""
+    models = local_models(images)
+    return drift(models.global_model, models.local_models, models.labels, num_classes)

@@ -1,6 +1,6 @@
 """Features of a frozen encoder: extracted once, in eval mode, and shared by every protocol."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,6 +26,9 @@ Progress = Callable[[float], None]
 
 Note = Callable[[str], None]
 """Called with what a reader of scores has to know, in a line; or with an empty one."""
+
+Save = Callable[[str, Mapping[str, Tensor]], None]
+"""Called with the name of a figure and the arrays for it."""
 
 
 def ignore(_: object) -> None:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.features import EvalError, Features, sample
+from eval.features import EvalError, Features, Save, sample
 from methods.maths import alignment
 
 
@@ -65,6 +65,13 @@ def spectrum(values: Tensor) -> dict[str, float]:
         "participation_ratio": total**2 / float(variance.square().sum()),
         **{f"decay_{k}": float(decay[k - 1]) for k in powers},
     }
+
+
+def compute_spectrum(test_x: Tensor, save_arrays: Save) -> dict[str, float]:
+    """Summary of the singular values of the test features, which are saved for a figure."""
+    values = singular_values(test_x)
+    save_arrays("spectrum", {"values": values})
+    return spectrum(values)
 
 
 def uniformity_parts(x: Tensor, clients: Tensor, t: float = 2, chunk: int = 1000) -> dict[str, float]:

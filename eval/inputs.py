@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from eval.features import EvalError, Features, Note, Prepare, Progress, device_of, ignore
+from eval.features import EvalError, Features, Note, Prepare, Progress, Save, device_of, ignore
 from eval.inversion import ObservedStep
 from eval.shares import ObservedReplies
 from eval.tokens import tokens_of
@@ -104,7 +104,7 @@ class Subject:
     client_names: Sequence[str] = ()
     trained: Collection[str] | None = None
     own_features: Mapping[str, Callable[[], Features]] | None = None
-    save_arrays: Callable[[str, Mapping[str, Tensor]], None] = lambda name, arrays: None
+    save_arrays: Save = lambda name, arrays: None
     on_progress: Progress = ignore
     on_note: Note = ignore
 

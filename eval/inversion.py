@@ -1,12 +1,12 @@
 """Gradient inversion: a client's images, reconstructed from what one step of training changed (Geiping et al. 2020)."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
-from eval.features import EvalError, Progress, ignore
+from eval.features import EvalError, Progress, Save, ignore
 
 
 class ObservedStep(NamedTuple):
@@ -117,3 +117,23 @@ def psnr(guesses: Tensor, images: Tensor) -> Tensor:
 
     values = peak_signal_noise_ratio(guesses, images, data_range=1.0, reduction="none", dim=(1, 2, 3))
     return values.clamp(max=100.0)
+
+
+def compute_inversion(
+    local_step: Callable[[], ObservedStep],
+    save_arrays: Save,
+    on_progress: Progress,
+    generator: Generator,
+    images: int,
+    **settings: Any,
+) -> dict[str, float]:
+    """Likeness of a client's views and what is reconstructed of them, which are saved for a figure.
+
+    images: that the step was made on, `local_step` has them already.
+    """
+    step = local_step()
+    guesses, cosine = reconstruct(step, generator, on_progress=on_progress, **settings)
+    truth, shown = step.pixels(step.views), step.pixels(guesses)
+    scores, nearest = similarity(shown, truth, step.pixels(step.blind))
+    save_arrays("inversion", {"truth": truth.cpu(), "guesses": shown[nearest].cpu()})
+    return {**scores, "cosine": cosine}

@@ -1,13 +1,13 @@
 """Class shares of clients, read from their replies: each reply is taken for a mix of the replies of known clients."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.features import EvalError
+from eval.features import EvalError, Save
 
 FOLDED = 1 << 16
 """Numbers of an entry that are kept; a larger entry is folded to so many, which keeps inner products to about 0.4 %."""
@@ -93,3 +93,11 @@ def distance(shares: Tensor, truth: Tensor) -> float:
     0.5
     """
     return ((shares - truth).abs().sum(dim=1) / 2).mean().item()
+
+
+def compute_shares(client_replies: Callable[[], ObservedReplies], save_arrays: Save) -> dict[str, float]:
+    """Distance of clients' class shares from those read from their replies; both are saved for a figure."""
+    observed = client_replies()
+    scores, read = shares(observed)
+    save_arrays("shares", {"truth": observed.shares, "read": read})
+    return scores

@@ -75,3 +75,10 @@ def projected(features: Features, projector: nn.Module) -> Features:
         features, train_x=outputs(features.train_x), test_x=outputs(features.test_x),
         view_a=None, view_b=None, view_clients=None,
     )  # fmt: skip
+
+
+def compute_projected(
+    features: Features, projector: nn.Module, note: Note, generator: Generator, probe: Probe, **settings: Any
+) -> dict[str, float]:
+    """Probe, kNN, effective rank and uniformity of the projector's outputs."""
+    return scores_of(projected(features, projector), note=note, generator=generator, probe=probe, **settings)

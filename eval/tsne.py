@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eval.features import EvalError, Features, accuracy, needs_scikit_learn, sample, seed_of
+from eval.features import EvalError, Features, Save, accuracy, needs_scikit_learn, sample, seed_of
 
 
 def tsne(
@@ -43,3 +43,12 @@ def purity(positions: Tensor, labels: Tensor) -> float:
     """
     distances = torch.cdist(positions, positions).fill_diagonal_(torch.inf)
     return accuracy(labels[distances.argmin(dim=1)], labels)
+
+
+def compute_map(
+    features: Features, save_arrays: Save, generator: torch.Generator, max_points: int, perplexity: float
+) -> dict[str, float]:
+    """Purity of a t-SNE map of the test features, which is saved for a figure."""
+    positions, labels = tsne(features, generator, max_points, perplexity)
+    save_arrays("embed", {"places": positions, "labels": labels})
+    return {"purity": purity(positions, labels)}

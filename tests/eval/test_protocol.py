@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from eval import factories
+from eval import geometry, inversion, transfer, tsne
 from eval.attentive import AttentiveProbe
 from eval.features import EvalError, Features
 from eval.finetune import FineTuning
@@ -168,13 +168,13 @@ def test_the_pinned_settings_are_the_ones_that_run(name, subject, monkeypatch):
         return {}
 
     official = PROTOCOLS[name]
-    if official.function.__module__ != "eval.factories":  # the function itself, which has the settings by name
+    if not official.function.__name__.startswith("compute_"):  # the function itself, which has the settings by name
         official = replace(official, compute=record, settings=official.arguments)
-    for function in ["spectrum", "scores_of"]:
-        monkeypatch.setattr(factories, function, record)
+    monkeypatch.setattr(geometry, "spectrum", record)
+    monkeypatch.setattr(transfer, "scores_of", record)
     guesses = (subject.local_step().views, 1.0)
-    monkeypatch.setattr(factories, "reconstruct", lambda *arguments, **settings: record(**settings) or guesses)
-    monkeypatch.setattr(factories, "tsne", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
+    monkeypatch.setattr(inversion, "reconstruct", lambda *arguments, **settings: record(**settings) or guesses)
+    monkeypatch.setattr(tsne, "tsne", lambda *arguments: record(*arguments) or (torch.rand(4, 2), torch.zeros(4)))
     models = subject.local_models(0)
     subject = replace(subject, local_models=lambda images: record(images) or models)
     official.run(subject, stream(name))

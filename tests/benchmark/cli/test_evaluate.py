@@ -47,12 +47,12 @@ class TestEvaluate:
         assert call("evaluate", str(folder), "protocols=geometry/v1")[0] == 1
         assert set(store.read(folder / "result.json")["scores"]) == {"knn/v1", "geometry/v1"}
         monkeypatch.undo()
-        monkeypatch.setattr("eval.factories.tsne", lambda *_: (_ for _ in ()).throw(EvalError("no map")))
+        monkeypatch.setattr("eval.tsne.tsne", lambda *_: (_ for _ in ()).throw(EvalError("no map")))
         line = refused("evaluate", str(folder), "protocols=embed/v1,spectrum/v1")
         assert "has its record, but without embed/v1: no map" in line
         record = store.read(folder / "result.json")
         assert set(record["scores"]) == set(record["evaluated"]) == {"knn/v1", "geometry/v1", "spectrum/v1"}
-        monkeypatch.setattr("eval.factories.spectrum", lambda *_: (_ for _ in ()).throw(EvalError("no spectrum")))
+        monkeypatch.setattr("eval.geometry.spectrum", lambda *_: (_ for _ in ()).throw(EvalError("no spectrum")))
         assert "without spectrum/v1: no spectrum" in refused("evaluate", str(folder), "protocols=spectrum/v1")
         assert store.read(folder / "result.json")["scores"] == record["scores"]
 
