@@ -24,10 +24,8 @@ def labelled(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 @case("lightly.utils.benchmarking.knn.knn_predict", knn.vote, "cosine[:, :1]) / temperature", "cosine[:, :1])")
-def knn_of_lightly() -> tuple[Any, Any]:
+def knn_of_lightly(knn_predict: Any) -> tuple[Any, Any]:
     """Weighted kNN."""
-    from lightly.utils.benchmarking.knn import knn_predict
-
     (bank, labels), (queries, _) = labelled(300), labelled(200, 1)
     unit = nn.functional.normalize
     theirs = knn_predict(unit(queries), unit(bank).T, labels, CLASSES, knn_k=20, knn_t=0.1)[:, 0]
@@ -37,10 +35,9 @@ def knn_of_lightly() -> tuple[Any, Any]:
 @case(
     "sklearn.neighbors.KNeighborsClassifier", knn.neighbours, "normalize(train_x, dim=1)", "normalize(train_x, dim=0)"
 )
-def knn_of_scikit_learn() -> tuple[Any, Any]:
+def knn_of_scikit_learn(KNeighborsClassifier: Any) -> tuple[Any, Any]:
     """Weighted kNN by cosine distance."""
     import numpy as np
-    from sklearn.neighbors import KNeighborsClassifier
 
     (bank, labels), (queries, _) = labelled(300), labelled(200, 1)
     theirs = KNeighborsClassifier(20, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.1))
@@ -56,10 +53,8 @@ def knn_of_scikit_learn() -> tuple[Any, Any]:
     within=linear._SGD.step,
     note="their cosine ends at a thousandth of the rate and one step earlier; their optimiser is given our rates",
 )
-def linear_probe() -> tuple[Any, Any]:
+def linear_probe(LinearClassifier: Any) -> tuple[Any, Any]:
     """Linear probe by SGD with momentum and a cosine, three epochs."""
-    from lightly.utils.benchmarking.linear_classifier import LinearClassifier
-
     (x, y), size = labelled(96), 32
     probe = linear.Probe("sgd", lr=0.5, epochs=3, batch_size=size, momentum=0.9, schedule="cosine", shuffle=False)
     theirs = LinearClassifier(nn.Identity(), size, 0.5 * 256 / size, WIDTH, CLASSES, topk=(1,))
@@ -85,10 +80,8 @@ def linear_probe() -> tuple[Any, Any]:
     "weight.flatten(), alpha=strength",
     "weight.flatten(), alpha=2 * strength",
 )
-def logistic() -> tuple[Any, Any]:
+def logistic(LogisticRegression: Any) -> tuple[Any, Any]:
     """Logistic regression with an L2 penalty."""
-    from sklearn.linear_model import LogisticRegression
-
     (x, y), strength = labelled(200), 0.05
     theirs = LogisticRegression(C=1 / (len(x) * strength), tol=1e-12, max_iter=10_000).fit(x.numpy(), y.numpy())
     ours = logistic_regression.fit_lbfgs(x, y, CLASSES, strength, tolerance=1e-12, max_iter=10_000)
@@ -97,10 +90,8 @@ def logistic() -> tuple[Any, Any]:
 
 
 @case("sklearn.cluster.KMeans", maths.k_means, "range(iterations)", "range(1)")
-def k_means() -> tuple[Any, Any]:
+def k_means(KMeans: Any) -> tuple[Any, Any]:
     """K-means from given starts."""
-    from sklearn.cluster import KMeans
-
     (x, _), starts = labelled(200), torch.arange(5)
     theirs = KMeans(5, init=x[starts].numpy(), n_init=1, max_iter=100, tol=0).fit(x.numpy())
     centres, nearest = maths.k_means(x, 5, iterations=100, starts=starts)
@@ -119,10 +110,8 @@ def transport() -> tuple[Any, Any]:
 
 
 @case("torchmetrics.functional.classification.multiclass_accuracy", features.accuracy, "100 *", "99 *")
-def accuracy() -> tuple[Any, Any]:
+def accuracy(multiclass_accuracy: Any) -> tuple[Any, Any]:
     """Accuracy."""
-    from torchmetrics.functional.classification import multiclass_accuracy
-
     predicted, labels = labelled(150)[1], labelled(150, 1)[1]
     return features.accuracy(predicted, labels), 100 * multiclass_accuracy(predicted, labels, CLASSES, average="micro")
 
@@ -134,10 +123,8 @@ def _attacked() -> tuple[Tensor, Tensor]:
 
 
 @case("torchmetrics.functional.classification.binary_auroc", membership._share_below, "below + to", "2 * below")
-def area_under_roc() -> tuple[Any, Any]:
+def area_under_roc(binary_auroc: Any) -> tuple[Any, Any]:
     """Area under the ROC curve of a membership attack, with ties."""
-    from torchmetrics.functional.classification import binary_auroc
-
     members, others = _attacked()
     values, truth = torch.cat([members, others]), torch.arange(800) < 400
     return membership.attack_scores(members, others)["auc"], binary_auroc(values.div(10).sigmoid(), truth.long())
@@ -149,10 +136,8 @@ def area_under_roc() -> tuple[Any, Any]:
     "members > threshold",
     "members >= threshold",
 )
-def rate_at_one_percent() -> tuple[Any, Any]:
+def rate_at_one_percent(binary_sensitivity_at_specificity: Any) -> tuple[Any, Any]:
     """Members that are found where 1 % of the others are taken for members."""
-    from torchmetrics.functional.classification import binary_sensitivity_at_specificity
-
     members, others = _attacked()
     values, truth = torch.cat([members, others]), torch.arange(800) < 400
     theirs, _ = binary_sensitivity_at_specificity(values.div(10).sigmoid(), truth.long(), min_specificity=0.99)
@@ -160,10 +145,8 @@ def rate_at_one_percent() -> tuple[Any, Any]:
 
 
 @case("torchmetrics.functional.pairwise_cosine_similarity", drift.angles, "rad2deg()", "rad2deg().floor()")
-def angles() -> tuple[Any, Any]:
+def angles(pairwise_cosine_similarity: Any) -> tuple[Any, Any]:
     """Angles between clients' features and the global model's."""
-    from torchmetrics.functional import pairwise_cosine_similarity
-
     a, b = rows(2)
     return drift.angles(a, b), pairwise_cosine_similarity(a, b).diagonal().arccos().rad2deg()
 
@@ -176,10 +159,8 @@ def angles() -> tuple[Any, Any]:
     note="the sum of absolute differences there, two means of them here; of n square images of side s and C channels "
     "the sum is divided by n C s (s - 1)",
 )
-def total_variation() -> tuple[Any, Any]:
+def total_variation(theirs: Any) -> tuple[Any, Any]:
     """Total variation of images."""
-    from torchmetrics.functional.image import total_variation as theirs
-
     (images,) = rows(1, 2, 3, 8, 8)
     return inversion.total_variation(images), theirs(images) / (2 * 3 * 8 * 7)
 
@@ -190,10 +171,10 @@ def total_variation() -> tuple[Any, Any]:
     "dim=1)\n    fitted",
     "dim=0)\n    fitted",
 )
-def mutual_information() -> tuple[Any, Any]:
+def mutual_information(normalized_mutual_info_score: Any) -> tuple[Any, Any]:
     """Agreement of k-means clusters with the classes."""
     from sklearn.cluster import KMeans
-    from torchmetrics.functional.clustering import adjusted_rand_score, normalized_mutual_info_score
+    from torchmetrics.functional.clustering import adjusted_rand_score
 
     x, y = labelled(200)
     given = features.Features(train_x=x, train_y=y, test_x=x, test_y=y, num_classes=CLASSES)

@@ -80,18 +80,14 @@ def by_suite(optimizer: server.ServerOptimizer | None) -> list[Tensor]:
 
 
 @case("flwr.serverapp.strategy.FedAvg", Mean, '"examples": self.client.examples', '"examples": 1', within=Visit.weight)
-def fedavg() -> tuple[Any, Any]:
+def fedavg(FedAvg: Any) -> tuple[Any, Any]:
     """FedAvg's mean by numbers of images."""
-    from flwr.serverapp.strategy import FedAvg
-
     return by_suite(None), by_flower(FedAvg())
 
 
 @case("flwr.serverapp.strategy.FedAvgM", server.Momentum, "self.momentum)", "1)", within=server.Momentum.step)
-def fedavgm() -> tuple[Any, Any]:
+def fedavgm(FedAvgM: Any) -> tuple[Any, Any]:
     """FedAvgM over three rounds."""
-    from flwr.serverapp.strategy import FedAvgM
-
     theirs = FedAvgM(server_learning_rate=0.5, server_momentum=0.9)
     return by_suite(server.Momentum(lr=0.5, momentum=0.9)), by_flower(theirs)
 
@@ -105,10 +101,8 @@ def fedavgm() -> tuple[Any, Any]:
     note=f"{WITHOUT_CORRECTION}. Theirs also multiplies the rate of round t by √(1 - β₂ᵗ⁺¹) / (1 - β₁ᵗ⁺¹), which the "
     "paper has not: it is given a rate divided by it",
 )
-def fedadam() -> tuple[Any, Any]:
+def fedadam(FedAdam: Any) -> tuple[Any, Any]:
     """FedAdam over three rounds."""
-    from flwr.serverapp.strategy import FedAdam
-
     theirs = FedAdam(eta=0.1, beta_1=0.9, beta_2=0.99, tau=0.01)
     theirs.v_t = {name: np.full((3, 2), 0.01**2) for name in "ab"}
 
@@ -126,10 +120,8 @@ def fedadam() -> tuple[Any, Any]:
     within=server.Yogi.second,
     note=WITHOUT_CORRECTION,
 )
-def fedyogi() -> tuple[Any, Any]:
+def fedyogi(FedYogi: Any) -> tuple[Any, Any]:
     """FedYogi over three rounds."""
-    from flwr.serverapp.strategy import FedYogi
-
     theirs = FedYogi(eta=0.1, beta_1=0.9, beta_2=0.99, tau=0.01)
     theirs.v_t = {name: np.full((3, 2), 0.01**2) for name in "ab"}
     return by_suite(server.Yogi(lr=0.1, adaptivity=0.01)), by_flower(theirs)
@@ -248,9 +240,8 @@ def scaffold() -> tuple[Any, Any]:
     note="from controls of 0 ours is (x - y) / (K η), the mean gradient, as in Algorithm 1, and theirs its negative, "
     "in float32, although its steps add c - c_i as the algorithm does: theirs is negated",
 )
-def scaffold_controls() -> tuple[Any, Any]:
+def scaffold_controls(SCAFFOLD: Any) -> tuple[Any, Any]:
     """A client's new control variate of SCAFFOLD."""
-    from pfl.algorithm import SCAFFOLD
     from pfl.algorithm.scaffold import SCAFFOLDParams
     from pfl.data.user_state import InMemoryUserStateStorage
 

@@ -38,66 +38,49 @@ def both(ours: Callable[..., Tensor], theirs: Callable[..., Tensor], *inputs: Te
     return with_gradients(ours, *inputs), with_gradients(theirs, *inputs)
 
 
+@case(
+    "stable_pretraining.losses.NTXEntLoss",
+    maths.nt_xent,
+    'float("-inf")',
+    "0.0",
+    title="NT-Xent of SimCLR, another library's",
+)
 @case("lightly.loss.NTXentLoss", maths.nt_xent, ".roll(len(a))", ".roll(1)")
-def nt_xent() -> tuple[Any, Any]:
+def nt_xent(NTXentLoss: Any) -> tuple[Any, Any]:
     """NT-Xent of SimCLR."""
-    from lightly.loss import NTXentLoss
-
     return both(lambda a, b: maths.nt_xent(a, b, 0.3), NTXentLoss(0.3), *rows(2))
 
 
-@case("stable_pretraining.losses.NTXEntLoss", maths.nt_xent, 'float("-inf")', "0.0")
-def nt_xent_again() -> tuple[Any, Any]:
-    """NT-Xent of SimCLR, another library's."""
-    from stable_pretraining.losses import NTXEntLoss
-
-    return both(lambda a, b: maths.nt_xent(a, b, 0.3), NTXEntLoss(0.3), *rows(2))
-
-
 @case("lightly.loss.NegativeCosineSimilarity", maths.negative_cosine, "upcast(z)", "upcast(z).roll(1, 0)")
-def negative_cosine() -> tuple[Any, Any]:
+def negative_cosine(NegativeCosineSimilarity: Any) -> tuple[Any, Any]:
     """Negative cosine of SimSiam."""
-    from lightly.loss import NegativeCosineSimilarity
-
     return both(maths.negative_cosine, NegativeCosineSimilarity(), *rows(2))
 
 
 @case("stable_pretraining.losses.BYOLLoss", maths.byol_regression, "2 + 2 *", "2 +")
-def byol_regression() -> tuple[Any, Any]:
+def byol_regression(BYOLLoss: Any) -> tuple[Any, Any]:
     """Regression of BYOL."""
-    from stable_pretraining.losses import BYOLLoss
-
     return both(maths.byol_regression, BYOLLoss(), *rows(2))
 
 
 @case("lightly.loss.BarlowTwinsLoss", maths.barlow_twins, "/ len(a)", "/ (len(a) - 1)")
-def barlow_twins() -> tuple[Any, Any]:
+def barlow_twins(BarlowTwinsLoss: Any) -> tuple[Any, Any]:
     """Barlow Twins."""
-    from lightly.loss import BarlowTwinsLoss
-
     return both(lambda a, b: maths.barlow_twins(a, b, 0.02), BarlowTwinsLoss(0.02), *rows(2))
 
 
+@case(
+    "stable_pretraining.losses.VICRegLoss", maths.vicreg, "variance / 2", "variance", title="VICReg, another library's"
+)
 @case("lightly.loss.VICRegLoss", maths.vicreg, "(images - 1)", "images")
-def vicreg() -> tuple[Any, Any]:
+def vicreg(VICRegLoss: Any) -> tuple[Any, Any]:
     """VICReg, in the form of its authors' code."""
-    from lightly.loss import VICRegLoss
-
-    return both(maths.vicreg, VICRegLoss(), *rows(2))
-
-
-@case("stable_pretraining.losses.VICRegLoss", maths.vicreg, "variance / 2", "variance")
-def vicreg_again() -> tuple[Any, Any]:
-    """VICReg, another library's."""
-    from stable_pretraining.losses import VICRegLoss
-
     return both(maths.vicreg, VICRegLoss(), *rows(2))
 
 
 @case("lightly.loss.hypersphere_loss.HypersphereLoss", maths.uniformity, "-t *", "-2 * t *")
-def align_uniform() -> tuple[Any, Any]:
+def align_uniform(HypersphereLoss: Any) -> tuple[Any, Any]:
     """Alignment and uniformity."""
-    from lightly.loss.hypersphere_loss import HypersphereLoss
 
     def ours(a: Tensor, b: Tensor) -> Tensor:
         return maths.alignment(a, b) + 0.7 * (maths.uniformity(a, 2) + maths.uniformity(b, 2)) / 2
@@ -116,9 +99,8 @@ def sinkhorn() -> tuple[Any, Any]:
 
 
 @case("lightly.loss.SwaVLoss", maths.swav, "- entropies.diagonal().sum()", "")
-def swav() -> tuple[Any, Any]:
+def swav(SwaVLoss: Any) -> tuple[Any, Any]:
     """SwAV of two large and one small view."""
-    from lightly.loss import SwaVLoss
 
     def ours(*scores: Tensor) -> Tensor:
         codes = [maths.sinkhorn(view.detach(), 0.05, 3, weighted=True) for view in scores[:2]]
@@ -136,10 +118,8 @@ def encoder() -> Encoder:
 
 
 @case("lightly.loss.DINOLoss", DINO, "1 - self.centre_momentum", "self.centre_momentum", within=DINO.after_step)
-def dino() -> tuple[Any, Any]:
+def dino(DINOLoss: Any) -> tuple[Any, Any]:
     """DINO over three steps, its centre moving."""
-    from lightly.loss import DINOLoss
-
     student = DINO(encoder(), projector=(WIDTH,), outputs=6, local_views=1)
     theirs, pairs = DINOLoss(6), []
     for step in range(3):
@@ -158,10 +138,8 @@ def dino() -> tuple[Any, Any]:
     within=objective.fill,
     note="lightly's queue starts with random rows as negatives and ours empty; compared once both are full",
 )
-def moco() -> tuple[Any, Any]:
+def moco(NTXentLoss: Any) -> tuple[Any, Any]:
     """MoCo's loss with its queue, over five batches."""
-    from lightly.loss import NTXentLoss
-
     student = MoCo(encoder(), projector=(WIDTH,), queue_size=2 * BATCH, symmetric=False)
     theirs, pairs = NTXentLoss(0.2, memory_bank_size=(2 * BATCH, WIDTH)).double(), []
     for step in range(5):
@@ -173,10 +151,8 @@ def moco() -> tuple[Any, Any]:
 
 
 @case("lightly.models.utils.update_momentum", objective.update_ema, "1 - momentum)  #", "momentum)  #")
-def moving_average() -> tuple[Any, Any]:
+def moving_average(update_momentum: Any) -> tuple[Any, Any]:
     """Moving average of a target's weights."""
-    from lightly.models.utils import update_momentum
-
     source, first = encoder(), encoder()
     second = deepcopy(first)
     objective.update_ema(first, source, 0.97)
@@ -210,20 +186,16 @@ def heads() -> tuple[Any, Any]:
     note="a patch's numbers are ordered by channel, row, column here and by row, column, channel there; the loss is "
     "the same",
 )
-def patches() -> tuple[Any, Any]:
+def patches(patchify: Any) -> tuple[Any, Any]:
     """Patches of an image."""
-    from lightly.models.utils import patchify
-
     (images,) = rows(1, 2, 3, 8, 8)
     by_channel = patchify(images, 4).unflatten(2, (4, 4, 3)).permute(0, 1, 4, 2, 3).flatten(2)
     return reconstruction.patches(images, 4), by_channel
 
 
 @case("stable_pretraining.losses.reconstruction.mae", maths.masked_reconstruction, "variance + EPSILON", "variance")
-def masked_reconstruction() -> tuple[Any, Any]:
+def masked_reconstruction(mae: Any) -> tuple[Any, Any]:
     """Loss of MAE, of patches normalised by their own pixels."""
-    from stable_pretraining.losses.reconstruction import mae
-
     predicted, targets = rows(2, 3, 5, 6)
     targets = 0.01 * targets.detach()
     hidden = (torch.arange(15).view(3, 5) % 3 > 0).double()

@@ -101,10 +101,8 @@ def steps_schedule() -> tuple[Any, Any]:
 
 
 @case("lightly.utils.scheduler.cosine_schedule", objective.cosine, "1 + math.cos", "1 - math.cos")
-def momentum_schedule() -> tuple[Any, Any]:
+def momentum_schedule(cosine_schedule: Any) -> tuple[Any, Any]:
     """Rising momentum of BYOL's target."""
-    from lightly.utils.scheduler import cosine_schedule
-
     ours = [objective.cosine(0.99, 1.0, step / STEPS) for step in range(STEPS + 1)]
     theirs = [cosine_schedule(step, STEPS + 1, 0.99, 1.0) for step in range(STEPS + 1)]
     return 1 - torch.tensor(ours), 1 - torch.tensor(theirs)

@@ -108,18 +108,15 @@ def dirichlet_min() -> tuple[Any, Any]:
 
 
 @case("flwr_datasets.partitioner.IidPartitioner", partition.iid, "% num_clients)", "% num_clients + 1)")
-def iid() -> tuple[Any, Any]:
+def iid(IidPartitioner: Any) -> tuple[Any, Any]:
     """Equal parts: the clients' sizes."""
-    from flwr_datasets.partitioner import IidPartitioner
-
     parts = partition.iid(LABELS, CLIENTS, seed=0)
     return np.array(list(map(len, parts))), np.array(list(map(len, divided(IidPartitioner(CLIENTS)))))
 
 
 @case("flwr_datasets.metrics.compute_counts", heterogeneity.counts, "labels[indices]", "labels[indices[1:]]")
-def counts() -> tuple[Any, Any]:
+def counts(compute_counts: Any) -> tuple[Any, Any]:
     """Images of each class on each client."""
-    from flwr_datasets.metrics import compute_counts
     from flwr_datasets.partitioner import DirichletPartitioner
 
     partitioner = DirichletPartitioner(CLIENTS, "label", alpha=0.5, min_partition_size=0)

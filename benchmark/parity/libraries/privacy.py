@@ -32,10 +32,8 @@ def spent(by: str = "rdp") -> float:
     note="at whole orders. At a fractional order α dp-accounting adds the absolute values |binom(α, i)| of its series, "
     "an upper bound, and Opacus adds them with their signs: about 10⁻⁴ less",
 )
-def renyi_of_opacus() -> tuple[Any, Any]:
+def renyi_of_opacus(RDPAccountant: Any) -> tuple[Any, Any]:
     """Epsilon by Renyi divergences of a subsampled Gaussian mechanism."""
-    from opacus.accountants import RDPAccountant
-
     orders = [order for order in accountant.ORDERS if float(order).is_integer()]
     theirs = RDPAccountant()
     theirs.history.append((NOISE, SAMPLING, ROUNDS))
@@ -44,10 +42,8 @@ def renyi_of_opacus() -> tuple[Any, Any]:
 
 
 @case("pfl.privacy.RDPPrivacyAccountant", accountant.epsilon, "for release, count in", "for release, count in 2 *")
-def renyi_of_pfl() -> tuple[Any, Any]:
+def renyi_of_pfl(RDPPrivacyAccountant: Any) -> tuple[Any, Any]:
     """Epsilon by Renyi divergences, another library's."""
-    from pfl.privacy import RDPPrivacyAccountant
-
     return spent(), RDPPrivacyAccountant(ROUNDS, SAMPLING, "gaussian", delta=DELTA, noise_parameter=NOISE).epsilon
 
 
@@ -58,10 +54,8 @@ def renyi_of_pfl() -> tuple[Any, Any]:
     "GaussianDpEvent(2 * release.multiplier)",
     within=accountant._event,
 )
-def loss_distributions_of_pfl() -> tuple[Any, Any]:
+def loss_distributions_of_pfl(PLDPrivacyAccountant: Any) -> tuple[Any, Any]:
     """Epsilon by privacy loss distributions."""
-    from pfl.privacy import PLDPrivacyAccountant
-
     theirs = PLDPrivacyAccountant(ROUNDS, SAMPLING, "gaussian", delta=DELTA, noise_parameter=NOISE)
     return spent("pld"), theirs.epsilon
 
@@ -76,10 +70,8 @@ def loss_distributions_of_pfl() -> tuple[Any, Any]:
     note="two numerical approximations of one number: theirs is an upper bound to which 0.01 has been added as its "
     "error; 0.01 is subtracted",
 )
-def loss_distributions_of_opacus() -> tuple[Any, Any]:
+def loss_distributions_of_opacus(PRVAccountant: Any) -> tuple[Any, Any]:
     """Epsilon by privacy loss distributions, beside privacy random variables."""
-    from opacus.accountants import PRVAccountant
-
     theirs = PRVAccountant()
     theirs.history.append((NOISE, SAMPLING, ROUNDS))
     return spent("pld"), theirs.get_epsilon(DELTA, eps_error=0.01, delta_error=1e-9) - 0.01
@@ -91,10 +83,8 @@ def loss_distributions_of_opacus() -> tuple[Any, Any]:
     "_event(release(multiplier)), count",
     "_event(release(multiplier)), count + 1",
 )
-def least_noise() -> tuple[Any, Any]:
+def least_noise(get_noise_multiplier: Any) -> tuple[Any, Any]:
     """The least noise for an epsilon."""
-    from opacus.accountants.utils import get_noise_multiplier
-
     theirs = get_noise_multiplier(
         target_epsilon=3.0, target_delta=DELTA, sample_rate=1.0, steps=ROUNDS, accountant="rdp", epsilon_tolerance=1e-9
     )
@@ -140,9 +130,9 @@ def clipping() -> tuple[Any, Any]:
     "(u - q)) as in Andrew et al., and theirs C exp(-0.2 (1 - u - q)), which moves away from the quantile: it is "
     "multiplied by exp(-0.2 (2 u - 1))",
 )
-def adaptive_clipping() -> tuple[Any, Any]:
+def adaptive_clipping(DifferentialPrivacyServerSideAdaptiveClipping: Any) -> tuple[Any, Any]:
     """An adaptive clip: the mean update, the next bound, and the noise left for the updates."""
-    from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAvg
+    from flwr.serverapp.strategy import FedAvg
 
     sent, ours, mean, within = replies(1), Clipping("adaptive", 2.5, quantile=0.4, cohort=20), [], 0
     for update, size in sent:

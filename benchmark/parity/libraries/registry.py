@@ -1,8 +1,8 @@
 """Cases: what of the suite is compared with what of a library, how exactly, and a planted fault that must be seen.
 
-A case is a function that returns our values and theirs, under `@case`; the modules that list them are `MODULES`. Values
-are float64. Where a library computes something else, the function applies the formula of the difference to its
-values, and `note` gives it.
+A case is a function that returns our values and theirs, under `@case`; the modules that list them are `MODULES`. Where
+it has an argument, that is what the case names of the library. Values are float64. Where a library computes something
+else, the function applies the formula of the difference to its values, and `note` gives it.
 """
 
 import importlib
@@ -22,7 +22,7 @@ MODULES = ("objectives", "optimisation", "evaluation", "federated", "privacy", "
 EXACT = 1e-6
 """Largest relative difference of a case that sets none."""
 
-Compute = Callable[[], tuple[Any, Any]]
+Compute = Callable[..., tuple[Any, Any]]
 """Returns (ours, theirs): a number, an array or a tensor, or a list of them, of the same shapes on both sides."""
 
 
@@ -79,16 +79,17 @@ def case(
     tolerance: float = EXACT,
     note: str = "",
     measure: Callable[[Any, Any], float] = relative,
+    title: str = "",
 ) -> Callable[[Compute], Compute]:
-    """Registers a function as a case; its docstring is the title.
+    """Registers a function as a case.
 
-    old, new: the planted fault, in the source of `within`, or else of `ours`.
+    old, new: the planted fault, in the source of `within`, or else of `ours`. title: its docstring, unless given.
     """
     path = f"{inspect.unwrap(ours).__module__}.{inspect.unwrap(ours).__qualname__}"
 
     def register(compute: Compute) -> Compute:
-        title = (compute.__doc__ or "").strip().rstrip(".")
-        _cases.append(Case(title, path, theirs, (within or ours, old, new), compute, tolerance, note, measure))
+        said = title or (compute.__doc__ or "").strip().rstrip(".")
+        _cases.append(Case(said, path, theirs, (within or ours, old, new), compute, tolerance, note, measure))
         return compute
 
     return register
@@ -108,7 +109,10 @@ def difference(of: Case) -> float:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return of.measure(*of.compute())
+            if not inspect.signature(of.compute).parameters:
+                return of.measure(*of.compute())
+            module, _, name = of.theirs.rpartition(".")
+            return of.measure(*of.compute(getattr(importlib.import_module(module), name)))
     finally:
         torch.set_default_dtype(before)
 
