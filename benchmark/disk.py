@@ -1,15 +1,15 @@
-"""Files that are written whole or not at all, and the hash of a file."""
+"""Files that are written whole or not at all, files of JSON lines, and the hash of a file."""
 
+import contextlib
 import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 
-@contextmanager
+@contextlib.contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """A path beside a file: when the block ends, what it has written there takes the file's place, once it is on disk.
 
@@ -36,3 +36,12 @@ def write_json(file: Path, content: Any) -> None:
     """Replaces a JSON file."""
     with replacing(file) as beside:
         beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_lines(file: Path) -> list[Any]:
+    """Values of a JSON lines file, which need not exist; a line that a power cut left incomplete is skipped."""
+    values = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+        with contextlib.suppress(ValueError):
+            values.append(json.loads(line))
+    return values

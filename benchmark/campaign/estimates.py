@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from benchmark.campaign.jobs import Job, State, Status, read_sessions
 from benchmark.configuration.instantiate import locate
-from benchmark.tracking.jsonl import read_lines
+from benchmark.disk import read_lines
 from leaderboards import schema, store
 
 STARTUP = 5.0

@@ -19,10 +19,10 @@ from benchmark.configuration.files import read
 from benchmark.configuration.identity import RUNTIME, differences, folder, title
 from benchmark.configuration.keys import nearest
 from benchmark.configuration.suites import joined, listed
+from benchmark.disk import read_lines
 from benchmark.errors import ConfigError
 from benchmark.evaluation.protocols import expanded
 from benchmark.experiment.lock import is_locked
-from benchmark.tracking.jsonl import read_lines
 from leaderboards import schema, store
 from leaderboards.papers import tables
 from leaderboards.papers.tables import Published

@@ -12,9 +12,9 @@ from omegaconf import DictConfig
 from benchmark.configuration.compose import load
 from benchmark.configuration.identity import settings
 from benchmark.configuration.words import config_of_run
+from benchmark.disk import read_lines
 from benchmark.errors import ConfigError
 from benchmark.tracking.curve import curve
-from benchmark.tracking.jsonl import read_lines
 from leaderboards import store
 from leaderboards.encoders import count, shown
 from leaderboards.markdown import seeds_phrase

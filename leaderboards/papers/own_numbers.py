@@ -4,7 +4,7 @@ Rounded numbers are added up in steps of their last digit, so that a mean of the
 is contradicted by every comparison of two numbers that has the other order.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from statistics import fmean
 
@@ -32,9 +32,9 @@ def claim(name: str, table: str) -> Callable[[Callable[[Rows], Iterable[bool]]],
     return enter
 
 
-def raised(row: Mapping[str, float], columns: Sequence[str] = ()) -> list[bool]:
+def raised(row: Mapping[str, float]) -> list[bool]:
     """Whether each number of a row is above the one before it."""
-    return [later > earlier for earlier, later in pairwise([row[column] for column in columns or row])]
+    return [later > earlier for earlier, later in pairwise(row.values())]
 
 
 def highest(
@@ -44,6 +44,44 @@ def highest(
     others = tuple(name for name in rows if name != best) if others is None else tuple(others)
     columns = rows[best] if columns is None else columns
     return [rows[best][column] > rows[other][column] for column in columns for other in others]
+
+
+def leading(rows: Rows, best: str, *others: str) -> list[bool]:
+    """Whether a column is above each of the others in each row; without them above all other columns."""
+    return [row[best] > row[other] for row in rows.values() for other in others or row if other != best]
+
+
+def named(names: Iterable[str], *words: str) -> list[str]:
+    """The names that have one of some words."""
+    return [name for name in names if any(word in name for word in words)]
+
+
+def among_unsupervised(rows: Rows, words: str) -> list[bool]:
+    """Whether Orchestra is above each other unsupervised method in the columns that have these words."""
+    return highest(rows, "Orchestra", named(rows, "f-", "RotPred"), named(rows["Orchestra"], words))
+
+
+# 1 % of the similarities is better than all of them, at every alpha
+claim("flesd-kept", "flesd, table 7")(lambda rows: leading(rows, "1%", "100%"))
+# 512 anchors are better than 128, at every alpha
+claim("flesd-more-anchors", "flesd, table 9")(lambda rows: leading(rows, "512", "128"))
+# every larger number of anchors is worse than 512, at every alpha
+claim("flesd-most-anchors", "flesd, table 9")(lambda rows: leading(rows, "512", "1024", "2048", "4096"))
+# a momentum of 0.999 is better than each other, at every alpha
+claim("flesd-momentum", "flesd, table 10")(lambda rows: leading(rows, "0.999"))
+# a batch of 256 is better than 128, 512 and 1024, at every alpha
+claim("flesd-batch", "flesd, table 11")(lambda rows: leading(rows, "256", "128", "512", "1024"))
+# the global distillation is above each alternative, in every column
+claim("fedx-global", "fedx, table 2")(lambda rows: highest(rows, *named(rows, "global-KD")))
+# 5 % of the labels are better than 1 %, in every column
+claim("fedx-more-labels", "fedx, table 4")(lambda rows: highest(rows, "5%", ["1%"]))
+# Orchestra is above each unsupervised method with few clients, in every column; with many by the linear probe
+claim("orchestra-silo", "orchestra, table 1")(lambda rows: among_unsupervised(rows, " silo "))
+claim("orchestra-device-linear", "orchestra, table 1")(lambda rows: among_unsupervised(rows, " device linear"))
+# SSD has the highest probe accuracy and effective rank after transfer, from both data sets
+claim("ssd-transfer", "ssd, transfer")(lambda rows: highest(rows, "SSD", columns=named(rows["SSD"], "LP", "ERank")))
+# DSR with PD is above either alone and above neither, in every column
+claim("ssd-both", "ssd, ablation")(lambda rows: highest(rows, *named(rows, "(SSD)")))
 
 
 # --- FedX
@@ -74,13 +112,6 @@ def fedx_last(rows: Rows) -> list[bool]:
     return [each for name in BASELINES for each in highest(rows, f"{name} + FedX", [name], columns)]
 
 
-@claim("fedx-global", "fedx, table 2")
-def fedx_global(rows: Rows) -> list[bool]:
-    """The global distillation is above each alternative, in every column."""
-    best, *_ = (name for name in rows if "global-KD" in name)
-    return highest(rows, best)
-
-
 @computation("own/fedx-every-setting")
 def fedx_every_setting(_: Published, printed: Printed) -> list[float]:
     """FedX is above the baseline in every row of Tables 3a to 3c, by the last and by the best round."""
@@ -107,12 +138,6 @@ def fedx_labels(rows: Rows) -> list[bool]:
     return [
         rows[share][f"{name} FedX"] > rows[share][f"{name} vanilla"] for share in ("5%", "10%") for name in BASELINES
     ]
-
-
-@claim("fedx-more-labels", "fedx, table 4")
-def fedx_more_labels(rows: Rows) -> list[bool]:
-    """5 % of the labels are better than 1 %, in every column."""
-    return [rows["5%"][column] > rows["1%"][column] for column in rows["5%"]]
 
 
 # --- FLESD
@@ -179,55 +204,7 @@ def flesd_fedavg_longer(rows: Rows) -> list[bool]:
     return [not each for alpha in ALPHAS[1:] for each in raised(rows[f"FedAvg, {alpha}"])]
 
 
-@claim("flesd-kept", "flesd, table 7")
-def flesd_kept(rows: Rows) -> list[bool]:
-    """1 % of the similarities is better than all of them, at every alpha."""
-    return [rows[alpha]["1%"] > rows[alpha]["100%"] for alpha in ALPHAS]
-
-
-@claim("flesd-more-anchors", "flesd, table 9")
-def flesd_more_anchors(rows: Rows) -> list[bool]:
-    """512 anchors are better than 128, at every alpha."""
-    return [rows[alpha]["512"] > rows[alpha]["128"] for alpha in ALPHAS]
-
-
-@claim("flesd-most-anchors", "flesd, table 9")
-def flesd_most_anchors(rows: Rows) -> list[bool]:
-    """Every larger number of anchors is worse than 512, at every alpha."""
-    return [rows[alpha][larger] < rows[alpha]["512"] for alpha in ALPHAS for larger in ("1024", "2048", "4096")]
-
-
-@claim("flesd-momentum", "flesd, table 10")
-def flesd_momentum(rows: Rows) -> list[bool]:
-    """A momentum of 0.999 is better than each other, at every alpha."""
-    others = [column for column in rows["alpha 1"] if column != "0.999"]
-    return [rows[alpha]["0.999"] > rows[alpha][other] for alpha in ALPHAS for other in others]
-
-
-@claim("flesd-batch", "flesd, table 11")
-def flesd_batch(rows: Rows) -> list[bool]:
-    """A batch of 256 is better than 128, 512 and 1024, at every alpha."""
-    return [rows[alpha]["256"] > rows[alpha][other] for alpha in ALPHAS for other in ("128", "512", "1024")]
-
-
 # --- Orchestra
-
-
-@claim("orchestra-silo", "orchestra, table 1")
-def orchestra_silo(rows: Rows) -> list[bool]:
-    """Orchestra is above each unsupervised method with few clients, in every column."""
-    return _above_unsupervised(rows, " silo ")
-
-
-@claim("orchestra-device-linear", "orchestra, table 1")
-def orchestra_device_linear(rows: Rows) -> list[bool]:
-    """Orchestra is above each unsupervised method with many clients, by the linear probe."""
-    return _above_unsupervised(rows, " device linear")
-
-
-def _above_unsupervised(rows: Rows, columns: str) -> list[bool]:
-    others = [name for name in rows if name.startswith("f-") or name.startswith("RotPred")]
-    return highest(rows, "Orchestra", others, [column for column in rows["Orchestra"] if columns in column])
 
 
 @computation("own/orchestra-private")
@@ -240,20 +217,6 @@ def orchestra_private(_: Published, printed: Printed) -> list[float]:
 
 
 # --- SSD
-
-
-@claim("ssd-transfer", "ssd, transfer")
-def ssd_transfer(rows: Rows) -> list[bool]:
-    """SSD has the highest probe accuracy and effective rank after transfer, from both data sets."""
-    columns = [column for column in rows["SSD"] if column.endswith(("LP", "ERank"))]
-    return highest(rows, "SSD", columns=columns)
-
-
-@claim("ssd-both", "ssd, ablation")
-def ssd_both(rows: Rows) -> list[bool]:
-    """DSR with PD is above either alone and above neither, in every column."""
-    both, *_ = (name for name in rows if "(SSD)" in name)
-    return highest(rows, both)
 
 
 @computation("own/ssd-no-projector")
