@@ -49,7 +49,7 @@ def methods() -> str:
     heads = {name: facts("method", name) for name in available("method")}
     known = {
         name: {
-            "over": _listed(head.get("over", "")),
+            "over": head["over"].split(", ") if "over" in head else [],
             "paper": papers(head),
             "source": source(name),
             "title": head.get("title"),
@@ -112,10 +112,6 @@ def _uncounted() -> list[str]:
     return sorted(set(available("method")) - counted - cost_sheet.IDLE)
 
 
-def _listed(text: str) -> list[str]:
-    return text.split(", ") if text else []
-
-
 def _titled(group: str) -> list[tuple[str, str, bool]]:
     """(title, name, whether it is of a paper) of a group's configs that have a title, by title."""
     heads = ((name, facts(group, name)) for name in available(group))
@@ -130,18 +126,17 @@ def _readme(page: str) -> str:
         groups[row] = [each for each in named if each[2] == published]
     groups["objectives"] = _titled("objective")
     for row, titled in groups.items():
-        names = ", ".join(_said(row, title, name) for title, name, _ in titled)
+        marked = row == "methods"
+        names = ", ".join(
+            f"{title} (*{RECONSTRUCTED}*)" if marked and source(name) == RECONSTRUCTED else title
+            for title, name, _ in titled
+        )
         page, found = re.subn(rf"^\| {row} \| .*? \|", f"| {row} | {names} |", page, count=1, flags=re.MULTILINE)
         if not found:
             raise RecordError(f"README.md: no row {row!r} in the table of what is included")
     again = sum(source(name) == RECONSTRUCTED for _, name, _ in groups["methods"])
     page = re.sub(rf"\(\d+ of them \*{RECONSTRUCTED}\*\)", f"({again} of them *{RECONSTRUCTED}*)", page)
     return re.sub(r"\b\d+ published(?=\smethods)", f"{len(groups['methods'])} published", page)
-
-
-def _said(row: str, title: str, name: str) -> str:
-    """A title in README's lists."""
-    return f"{title} (*{RECONSTRUCTED}*)" if row == "methods" and source(name) == RECONSTRUCTED else title
 
 
 def _objectives() -> str:

@@ -76,7 +76,7 @@ def construct(
     values = {key: value for key, value in section.items() if key not in outside}
     known = {name: p.annotation for name, p in arguments(target).items() if name not in (reserved or {})}
     values = {key: respelt(value, known.get(key, Any)) for key, value in values.items()}
-    declared = {key: value for key, value in values.items() if key in known or not takes_any(target)}
+    declared = {key: value for key, value in values.items() if key in known or not _signature(target).passes_on}
     check(declared, known, where, section["class"])
     extra = {key: value for key, value in (offered or {}).items() if key in known and key not in values}
     check(extra, known, "heads" if where == "objective" else where, section["class"])
@@ -200,11 +200,6 @@ def arguments(target: Any) -> dict[str, inspect.Parameter]:
     """Arguments a config may set, by name: all but what the run gives by position, and those of base classes that a
     class passes them on to."""
     return dict(_signature(target).named)
-
-
-def takes_any(target: Any) -> bool:
-    """Whether it passes keyword arguments that it does not declare on, to something that checks them."""
-    return _signature(target).passes_on
 
 
 def _signature(target: Any) -> Signature:

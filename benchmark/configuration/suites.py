@@ -136,7 +136,7 @@ def row_line(scenario: str, name: str) -> list[str]:
         known = "; ".join(f"{line} (suite {suite})" for line, suite in lines.items())
         raise ConfigError(f"{name!r} is the name of several rows: {known}: give the method and its key=value instead")
     if lines:
-        return _method_first(next(iter(lines)))
+        return sorted(next(iter(lines)).split(), key=lambda word: "=" in word)  # the method, no override, comes first
     for method in named("method"):
         objective = name.removeprefix(f"{method}-")
         if objective != name and objective in named("objective"):
@@ -155,11 +155,6 @@ def _named(line: str, scenario: str) -> str:
     if list(values) == ["objective"]:
         return f"{stem(method)}-{stem(values['objective'])}"
     return str(_composed(scenario, line).row)
-
-
-def _method_first(words: str) -> list[str]:
-    """The words of a line with the method, the one that is no override, first."""
-    return sorted(words.split(), key=lambda word: "=" in word)
 
 
 def config_of(record: Mapping[str, Any]) -> DictConfig:

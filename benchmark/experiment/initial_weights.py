@@ -160,15 +160,12 @@ def _require_normalisation(section: Mapping[str, Any], where: str, views: Mappin
             known = None  # another program's file
     advice = "those that the weights were trained with, or null for none"
     if known is not None:
-        advice = " ".join(f"views.{name}={_config_value(value)}" for name, value in known.items())
+        texts = {name: "null" if value is None else str(list(value)).replace(" ", "") for name, value in known.items()}
+        advice = " ".join(f"views.{name}={text}" for name, text in texts.items())
     raise ConfigError(
         f"{where}.weights={section['weights']}: weights expect images normalised as in their training, and "
         f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not set: set {advice}"
     )
-
-
-def _config_value(value: Any) -> str:
-    return "null" if value is None else str(list(value)).replace(" ", "")
 
 
 def _some(names: Sequence[Any]) -> str:

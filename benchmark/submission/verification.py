@@ -6,7 +6,7 @@ the user trusts it (SECURITY.md).
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -242,12 +242,6 @@ def _replay(
 
 def _refuse(where: str, what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: float = 0.0) -> None:
     """ConfigError for the first value of `ours` that `theirs` has otherwise."""
-    plain = json.loads(json.dumps(ours))
-    pairs: Iterable[tuple[str, Any]] = plain.items()
-    for moved in _moved(theirs, pairs, tolerance):
-        raise ConfigError(f"{where}: {moved.what} {what}: {moved.old}, and here {moved.new}")
-
-
-def _moved(theirs: Mapping[str, Any], pairs: Iterable[tuple[str, Any]], tolerance: float) -> Iterator[generate.Moved]:
-    for key, value in pairs:
-        yield from generate.moved(key, theirs.get(key), value, tolerance, min(tolerance, ABSOLUTE))
+    for key, value in json.loads(json.dumps(ours)).items():
+        for moved in generate.moved(key, theirs.get(key), value, tolerance, min(tolerance, ABSOLUTE)):
+            raise ConfigError(f"{where}: {moved.what} {what}: {moved.old}, and here {moved.new}")

@@ -148,24 +148,18 @@ def names(pools: Sequence[Pool], counted: bool = True) -> list[str]:
 
     counted: with the number of seeds, as "ssd (3 seeds)", where a pool has several and its name does not list them.
     """
+    seeds = [f"seed{'s' * (len(pool.runs) > 1)} {', '.join(map(str, pool.seeds))}" for pool in pools]
     counts = [f" ({seeds_phrase([len(pool.runs)])})" if counted and len(pool.runs) > 1 else "" for pool in pools]
     rows = [labelled(pool.config.row, pool.config.method.name) for pool in pools]
     for style in ("{row}", "{row} {seeds}", "{scenario} {row}", "{scenario} {row} {seeds}"):
         each = [
-            style.format(row=row, scenario=pool.config.scenario, seeds=_seeds(pool.seeds))
-            for row, pool in zip(rows, pools, strict=True)
+            style.format(row=row, scenario=pool.config.scenario, seeds=of_pool)
+            for row, pool, of_pool in zip(rows, pools, seeds, strict=True)
         ]
         if len(set(each)) == len(pools):
             return each if "{seeds}" in style else list(map(str.__add__, each, counts))
-    return [f"{_folder(pool)}{end}" for pool, end in zip(pools, counts, strict=True)]
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-
-
-def _folder(pool: Pool) -> Path:
-    return pool.runs[0].folder if len(pool.runs) == 1 else common_folder(pool.runs)
+    folders = [pool.runs[0].folder if len(pool.runs) == 1 else common_folder(pool.runs) for pool in pools]
+    return [f"{folder}{end}" for folder, end in zip(folders, counts, strict=True)]
 
 
 def monitored(runs: Sequence[RunContent]) -> str:

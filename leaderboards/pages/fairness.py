@@ -40,7 +40,7 @@ def _tried(choice: Choice) -> str:
     if choice.seeds:
         return f"{len(choice.tried)} trials{f', {len(lost)} diverged' if lost else ''}"
     values = [
-        ", ".join(sorted((_value(trial.point[0]) for trial in trials), key=float))
+        ", ".join(sorted((trial.point[0].partition("=")[2] for trial in trials), key=float))
         for trials in ([trial for trial in choice.tried if trial.score is not None], lost)
     ]
     return values[0] + (f"; diverged: {values[1]}" if lost else "")
@@ -68,10 +68,6 @@ def _short(word: str) -> str:
     """`optimizer.lr=0.1` as `lr=0.1`."""
     key, _, value = word.partition("=")
     return f"{key.rpartition('.')[2]}={value}"
-
-
-def _value(word: str) -> str:
-    return word.partition("=")[2]
 
 
 def _rounded(value: float | None) -> str:

@@ -5,7 +5,7 @@ The same records give the same bytes.
 
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -150,16 +150,14 @@ def curve_figures(records: Sequence[Record]) -> dict[str, Callable[[], "Figure"]
     for spec in COMPARISONS["figures"]:
         groups = runs(records, spec["scenario"])
         every = {row: [record.get("curve", []) for record in groups.get(row, [])] for row in spec["rows"]}
-        drawn = {row: [seed for seed in seeds if _has(seed, spec["metrics"])] for row, seeds in every.items()}
+        drawn = {
+            row: [seed for seed in seeds if any(metric in point for point in seed for metric in spec["metrics"])]
+            for row, seeds in every.items()
+        }
         curves = {row: seeds for row, seeds in drawn.items() if seeds}  # old records have no curves
         if len(curves) > 1:
             figures[spec["file"]] = partial(_draw_curves, curves, spec)
     return figures
-
-
-def _has(curve: Curve, metrics: Iterable[str]) -> bool:
-    """Whether a curve has one of the metrics at a round: that of a run without a monitor has its loss alone."""
-    return any(metric in point for point in curve for metric in metrics)
 
 
 def mean_and_spread(

@@ -55,7 +55,10 @@ def lines(boards: Boards, compared: Compared) -> list[str]:
         return ["No board and its twin have been recorded yet."]
     headings = ("board", "twin", "rows", "tau", "same order", "pairs alike", "reversed")
     pairs = [
-        (scenario, twin, len(each.places), *_taus(each), each.alike, len(each.reversed))
+        (
+            *(scenario, twin, len(each.places), _with_interval(each.tau, each.interval)),
+            *(f"{each.same[0]:.2f} (5 % below {each.same[1]:.2f})", each.alike, len(each.reversed)),
+        )
         for scenario, twins in compared.items()
         for twin, each in twins.items()
     ]
@@ -76,17 +79,10 @@ def _of_board(rows: Sequence[Row], scenario: str, twins: Mapping[str, Agreement]
         where = ", ".join(twin for twin, each in twins.items() if (better, worse) in each.reversed)
         made += ["", f"`{names[better]}` is better than `{names[worse]}` on {scenario}, and worse on {where}."]
     shared = [row.row for row in rows if all(row.row in each.places for each in twins.values())]
-    places = [(names[row], *_places(row, list(twins.values()))) for row in shared]
+    first, *others = twins.values()
+    places = [(names[row], *first.places[row], *(each.places[row][1] for each in others)) for row in shared]
     made += ["", *table_lines(("row, by the mean", scenario, *twins), places, "lrrr")]
     return [*made, "", f"![{scenario}]({Path(PAGE).stem}-{scenario}.svg)"]
-
-
-def _places(row: str, twins: Sequence[Agreement]) -> list[int]:
-    return [twins[0].places[row][0], *(each.places[row][1] for each in twins)]
-
-
-def _taus(each: Agreement) -> tuple[str, str]:
-    return _with_interval(each.tau, each.interval), f"{each.same[0]:.2f} (5 % below {each.same[1]:.2f})"
 
 
 def _with_interval(tau: float, interval: tuple[float, float]) -> str:

@@ -4,8 +4,8 @@ Importing the package enters all computations in `leaderboards.papers.computed`,
 `measure` and `of` are taken from here.
 """
 
-from benchmark.audit.computations import costs, fedsc, messages, orchestra, partitions, small_runs
+from benchmark.audit.computations import costs, fedsc, messages, orchestra
 from leaderboards.papers import own_numbers
 from leaderboards.papers.computed import measure, of
 
-__all__ = ["costs", "fedsc", "measure", "messages", "of", "orchestra", "own_numbers", "partitions", "small_runs"]
+__all__ = ["costs", "fedsc", "measure", "messages", "of", "orchestra", "own_numbers"]

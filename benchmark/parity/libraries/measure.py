@@ -1,7 +1,6 @@
 """`python -m benchmark.parity.libraries.measure FILE`: measures all cases by the libraries that this Python has."""
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import metadata
@@ -11,6 +10,9 @@ from rich.console import Console
 
 from benchmark.parity.libraries.registry import Case, cases, difference, planted
 from benchmark.parity.libraries.results import Result, Table, line, save
+
+distributions = cache(metadata.packages_distributions)
+"""Package -> its distributions; it reads every installed file's name, which takes seconds."""
 
 
 def measure(case: Case) -> Result:
@@ -36,13 +38,7 @@ def measure(case: Case) -> Result:
 
 def distribution(package: str) -> str:
     """The name under which pip knows a package; the package itself where it is not installed."""
-    return _distributions().get(package, [package])[0]
-
-
-@cache
-def _distributions() -> Mapping[str, list[str]]:
-    """Package -> its distributions; it reads every installed file's name, which takes seconds."""
-    return metadata.packages_distributions()
+    return distributions().get(package, [package])[0]
 
 
 def table_of(results: list[Result]) -> Table:

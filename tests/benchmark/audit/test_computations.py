@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmark.audit import regression
-from benchmark.audit.computations import fedsc, messages, orchestra, small_runs
+from benchmark.audit.computations import fedsc, messages, orchestra
 from benchmark.configuration.compose import compose
 from leaderboards.papers import computed
 from leaderboards.papers.tables import collect
@@ -153,21 +153,21 @@ def test_what_noise_adds_falls_with_the_images_and_fedavgs_error_does_not(cells,
 
 def test_mixing_that_rises_is_found_and_is_that_of_a_trained_round(cells, monkeypatch):
     short = ("federation.rounds=2", "training.steps=1", "partition.clients=2", "method.server_steps=1")
-    with small_runs.run_of("orchestra", *short) as run:
-        assert -1 <= small_runs.mixing_after(run, 0) <= 1
+    with orchestra.run_of("orchestra", *short) as run:
+        assert -1 <= orchestra.mixing_after(run, 0) <= 1
         assert run.loop.server["centroids"]["mu"].norm(dim=1).tolist() == pytest.approx([1.0] * 32)
     values = iter([0.9, 0.8, 0.85, 0.85])
-    monkeypatch.setattr(small_runs, "ROUNDS", 4)
-    monkeypatch.setattr(small_runs, "mixing_after", lambda *_: next(values))
-    assert small_runs.orchestra_mixing(of(cells, "simulated/orchestra-mixing"), {}) == [0.0, 1.0, 0.0]
+    monkeypatch.setattr(orchestra, "ROUNDS", 4)
+    monkeypatch.setattr(orchestra, "mixing_after", lambda *_: next(values))
+    assert orchestra.orchestra_mixing(of(cells, "simulated/orchestra-mixing"), {}) == [0.0, 1.0, 0.0]
 
 
 def test_the_share_of_clustering_is_of_all_steps_of_a_client(cells, monkeypatch):
     times = iter([2.0, 6.2])  # of a step and of a clustering: a client makes 10 epochs of 31 batches
     called = []
     network = "encoder.class=methods.networks.convnet"
-    monkeypatch.setattr(small_runs, "compose", lambda name, method, words: compose(name, method, [*words, network]))
-    monkeypatch.setattr(small_runs, "seconds", lambda work: called.append(work()) or next(times))
-    (percent,) = small_runs.orchestra_clustering(of(cells, "simulated/orchestra-clustering"), {})
+    monkeypatch.setattr(orchestra, "compose", lambda name, method, words: compose(name, method, [*words, network]))
+    monkeypatch.setattr(orchestra, "seconds", lambda work: called.append(work()) or next(times))
+    (percent,) = orchestra.orchestra_clustering(of(cells, "simulated/orchestra-clustering"), {})
     assert percent == pytest.approx(100 * 6.2 / (6.2 + 620))
     assert called[1][0].shape == (8, 512), "the centroids of a client"
