@@ -10,7 +10,7 @@ from torch import nn
 
 from methods import networks
 from methods.base import MethodError
-from methods.networks.fixup import FixupBlock
+from methods.networks.convolutional import FixupBlock
 from methods.networks.transformers import VisionTransformer
 
 

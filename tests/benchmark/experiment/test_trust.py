@@ -92,8 +92,8 @@ OTHER_KINDS = {
     "objective": ["methods.fedavg.FedAvg"],
     "encoder": [
         "methods.trees.map", "torch.optim.swa_utils.get_ema_multi_avg_fn", "torch.optim.swa_utils.update_bn",
-        "methods.networks.resnets._resnet", "methods.networks.resnets.torch.hub.load",
-        "methods.networks.resnets.models.resnet18", "methods.networks.libraries.torchvision_model",
+        "methods.networks.convolutional._resnet", "methods.networks.convolutional.torch.hub.load",
+        "methods.networks.convolutional.models.resnet18", "methods.networks.libraries.torchvision_model",
         "methods.networks.libraries.import_timm",
     ],
     "optimizer": ["torch.optim.lr_scheduler.LRScheduler"],
