@@ -9,7 +9,7 @@ import pytest
 
 from benchmark.cli.main import main
 from benchmark.configuration.compose import compose
-from benchmark.configuration.plugins import plugins
+from benchmark.configuration.files import plugins
 from leaderboards import store
 from leaderboards.bundles import Code
 from tests.run_helpers import TINY

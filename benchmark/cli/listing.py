@@ -9,10 +9,9 @@ from rich.table import Table
 
 from benchmark.cli.reports import SERVER_OPTIMIZERS
 from benchmark.cli.session import Session
-from benchmark.configuration.files import available, summary
+from benchmark.configuration.files import GROUPS as PLUGINS
+from benchmark.configuration.files import available, plugins, summary
 from benchmark.configuration.keys import nearest
-from benchmark.configuration.plugins import GROUPS as PLUGINS
-from benchmark.configuration.plugins import plugins
 from benchmark.errors import ConfigError
 
 GROUPS = ("suite", "campaign", "scenario", "method", "objective")

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from benchmark.configuration.files import is_import_path, lineage, mapping, read
+from benchmark.configuration.files import is_import_path, lineage, mapping, read, with_paths
 from benchmark.configuration.identity import changes_name, identity, part_of, variant
 from benchmark.configuration.keys import IMAGES, check_plain, fits
 from benchmark.configuration.layers import (
@@ -32,7 +32,6 @@ from benchmark.configuration.layers import (
     update,
 )
 from benchmark.configuration.partitions import pin, with_hash
-from benchmark.configuration.plugins import with_paths
 from benchmark.configuration.schema import KEYS
 from benchmark.configuration.tuned import RATE, chosen
 from benchmark.configuration.written import settled

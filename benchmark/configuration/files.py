@@ -1,10 +1,15 @@
-"""Config files: shipped files by name, a user's files by path."""
+"""Config files: shipped files by name, a user's files by path, and names that installed packages add by entry points.
+
+A name of a package stands for the import path of its entry, also in the config of a run folder, so that the rules for
+code from outside the suite hold for it; nothing of a package is imported to know it. Shipped names come first.
+"""
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from functools import cache
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -12,7 +17,6 @@ from yaml import MarkedYAMLError, YAMLError
 
 from benchmark.configuration.keys import check_plain, nearest
 from benchmark.configuration.layers import renamed, typed
-from benchmark.configuration.plugins import plugins, with_paths
 from benchmark.configuration.written import read_yaml_text, settled
 from benchmark.errors import ConfigError
 
@@ -167,3 +171,53 @@ def _head(group: str, name: str) -> Iterator[str]:
         if not line.startswith("#"):
             return
         yield line.lstrip("# ")
+
+
+GROUPS = ("methods", "objectives", "protocols", "sources")
+"""Groups of entry points, `fulcrum.methods` and so on."""
+
+
+class Plugin(NamedTuple):
+    """An entry: its import path, and the wheel that it is from, `NAME VERSION`."""
+
+    path: str
+    wheel: str
+
+
+@cache
+def plugins(group: str) -> dict[str, Plugin]:
+    """Name -> entry of a group. Raises ConfigError: two packages have the same name, or one has no import path."""
+    found: dict[str, Plugin] = {}
+    for entry in metadata.entry_points(group=f"fulcrum.{group}"):
+        wheel = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "no wheel"
+        plugin = Plugin(f"{entry.module}.{entry.attr}", wheel)
+        if not entry.attr:
+            raise ConfigError(f"{wheel}: fulcrum.{group} {entry.name}={entry.value}: give module:NAME")
+        if found.setdefault(entry.name, plugin) != plugin:
+            both = f"{found[entry.name].wheel} and {wheel}"
+            raise ConfigError(f"{both} both have {entry.name!r} among their {group}: uninstall one of them")
+    return found
+
+
+def with_paths(content: dict[str, Any]) -> dict[str, Any]:
+    """A layer of a config whose source and protocols are import paths where a package has their names."""
+    data, evaluation = content.get("data"), content.get("evaluation")
+    if isinstance(data, dict) and isinstance(name := data.get("name"), str) and data.get("class") is None:
+        from datamodules.archives import ARCHIVES  # imports numpy, which a config without images needs not
+        from datamodules.embedded import EMBEDDED
+
+        if name not in (*EMBEDDED, *ARCHIVES) and (plugin := plugins("sources").get(name)):
+            del data["name"]
+            data["class"] = plugin.path
+    if isinstance(evaluation, dict) and isinstance(evaluation.get("protocols"), list):
+        evaluation["protocols"] = list(map(protocol, evaluation["protocols"]))
+    return content
+
+
+def protocol(word: Any) -> Any:
+    """A protocol's word, its name in a package replaced by its import path: `theirs:top=10` keeps its settings."""
+    if not isinstance(word, str) or word in ("all", "papers") or "/" in word or "." in word.partition(":")[0]:
+        return word
+    name, sign, settings = word.partition(":")
+    found: Mapping[str, Plugin] = plugins("protocols")
+    return f"{found[name].path}{sign}{settings}" if name in found else word

@@ -118,7 +118,8 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
         return target  # a function without a plain annotation may return anything
     hooks = HOOKS.get(kind, ())
     if made is None or not issubclass(made, BASES[kind]) or not all(hasattr(made, hook) for hook in hooks):
-        wanted = f"class with {' and '.join(hooks)}" if hooks else f"subclass of {_public_path(BASES[kind])}"
+        public = import_path(BASES[kind]).replace("methods.core.objective.", "methods.base.")  # as own code imports it
+        wanted = f"class with {' and '.join(hooks)}" if hooks else f"subclass of {public}"
         raise ConfigError(f"{where}.class={path} is no {wanted}: give one, e.g. {EXAMPLES[kind]}")
     return target
 
@@ -146,11 +147,6 @@ def made_by(target: Any) -> type | None:
 def import_path(cls: type) -> str:
     """The import path of a class."""
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _public_path(cls: type) -> str:
-    """The path by which own code imports a class that a section asks for: `methods.base` has those of `methods`."""
-    return import_path(cls).replace("methods.core.objective.", "methods.base.")
 
 
 def named_classes(config: DictConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:

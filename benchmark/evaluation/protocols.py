@@ -4,7 +4,7 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from benchmark.configuration import plugins
+from benchmark.configuration import files
 from eval.clients import summary
 from eval.inputs import REASONS
 from eval.official import OF, OWN, PROTOCOLS, TRANSFER
@@ -38,7 +38,7 @@ def expanded(names: Iterable[str], data: str, inputs: Collection[str] = (), *, l
         if each.requires not in missing and (labelled or not each.uses_labels) and not each.replaced_by:
             groups["papers" if each.long else "all"].append(each.id)
     groups["all"] += ["transfer-digits/v1"] if data != "digits" else []
-    ids = (id for name in names for id in groups.get(name, [plugins.protocol(name)]))
+    ids = (id for name in names for id in groups.get(name, [files.protocol(name)]))
     return list(dict.fromkeys(load(id).id if OWN.fullmatch(id) else id for id in ids))
 
 

@@ -98,12 +98,13 @@ class CountingExecutor(DryRunExecutor):
         batches = self.data.batches_per_epoch(holder, size, drop_last=phase.drop_last)
         steps = training.steps if phase.epochs is None else None
         total = steps if steps is not None else (phase.epochs or self._epochs(holder)) * batches
+        prepares = type(self.method.objective).start_epoch is not Objective.start_epoch  # there is work before an epoch
         work: Counter[tuple[str, int]] = Counter()
         for index in range(total):
             place = index % batches
             kind = "pass" if phase.skip is None or place < phase.skip else "step"
             work[kind, min(size, held - place * size)] += 1
-            if place == 0 and self._prepares_epochs:
+            if place == 0 and prepares:
                 work["epoch", held] += 1
         return dict(work)
 
@@ -119,11 +120,6 @@ class CountingExecutor(DryRunExecutor):
         flops = sum(counts[each].flops * times for each, times in work.items())
         memory = held + optimizer + largest.peak
         return VisitCost(flops, memory, held, largest.gradients, optimizer, largest.activations)
-
-    @property
-    def _prepares_epochs(self) -> bool:
-        """Whether there is work before an epoch."""
-        return type(self.method.objective).start_epoch is not Objective.start_epoch
 
     def _count(self, visit: Visit, kind: str, size: int) -> Count:
         """One step, one pass without gradient, one batch of an observation, or the work before an epoch."""
@@ -210,7 +206,8 @@ def costs(
     """
     config = OmegaConf.merge(config, {"privacy": PrivacyConfig(), "compression": CompressionConfig()})  # type: ignore
     factory.quieten_lightning()
-    plain = Fabric(accelerator="cpu", devices=1, precision=_precision(config), plugins=[LightningEnvironment()])
+    precision: Any = "32-true" if config.training.precision == "tf32" else config.training.precision
+    plain = Fabric(accelerator="cpu", devices=1, precision=precision, plugins=[LightningEnvironment()])
     size: dict[str, Any] = {"images": images, "shape": shape, "classes": classes, "public": public}
     with dry_loop(config, CountingExecutor, **size, fabric=plain) as loop:
         executor, kept = loop.executor, _Kept()
@@ -227,10 +224,6 @@ def costs(
 
         rounds = [found for alike in groups(plans) for found in filled(alike, of)]
     return summary(rounds, images) | {"kept": kept.nbytes} if rounds else {}
-
-
-def _precision(config: DictConfig) -> Any:
-    return "32-true" if config.training.precision == "tf32" else config.training.precision
 
 
 def groups(plans: Sequence[Sequence[Phase]]) -> Iterator[list[int]]:

@@ -6,10 +6,10 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from benchmark.configuration.compose import load, merge
+from benchmark.configuration.files import protocol
 from benchmark.configuration.identity import differences
 from benchmark.configuration.instantiate import foreign_code, refuse_foreign_classes
 from benchmark.configuration.partitions import pin
-from benchmark.configuration.plugins import protocol
 from benchmark.configuration.words import config_of_run
 from benchmark.errors import ConfigError
 from benchmark.experiment.initial_weights import refuse_download

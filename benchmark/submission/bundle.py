@@ -11,8 +11,8 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from benchmark import disk
+from benchmark.configuration.files import GROUPS, plugins
 from benchmark.configuration.instantiate import locate, named_classes
-from benchmark.configuration.plugins import GROUPS, plugins
 from benchmark.errors import ConfigError
 from benchmark.experiment.folder import load_folder
 from benchmark.tracking.provenance import PACKAGES, ROOT

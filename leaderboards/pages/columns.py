@@ -13,8 +13,6 @@ from leaderboards.store import load_yaml
 SCORES: dict[str, dict[str, tuple[str, int]]] = load_yaml("scores.yaml")
 SCORE_COLUMNS: dict[str, tuple[str, int]] = {key: column for group in SCORES.values() for key, column in group.items()}
 """Score ("protocol metric") -> heading, decimals; the site shows the first of them at once."""
-SHORT = ("by-client/v1 accuracy", "by-client/v1 accuracy_worst_tenth", "by-client/v1 accuracy_unseen")
-"""Scores by client on the page, which is short; the site has all."""
 OWN = re.compile(r"(?:\w+\.)+\w+(?::[^/]*)?/[0-9a-f]{8} .+")
 """A score of somebody's own protocol, whose id is an import path, its settings and digits of its code."""
 BELOW = "↓"
@@ -111,8 +109,10 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 where a server trains too."""
 _TERMINAL = ("rank", "row", "linear (%)", "kNN (%)", "bytes up", "bytes down", "client seconds", "seeds", EPSILON)
 """The columns that fit into 80 characters."""
-_CLIENTS = tuple(heading for key, (heading, _) in SCORES["clients"].items() if key in SHORT)
-_PAGE = ("rank", "row", "linear (%)", "kNN (%)", *_CLIENTS, "bytes up", IMAGES, "seeds", EPSILON, ACTIVITY)
+_PAGE = (
+    *("rank", "row", "linear (%)", "kNN (%)", "by client (%)", "worst tenth (%)", "unseen clients (%)"),
+    *("bytes up", IMAGES, "seeds", EPSILON, ACTIVITY),
+)
 """Those of the page; the site has all, and figures of the page GFLOP and memory."""
 _PROBES, _LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
 """Scores with labels, and the ones that stand in their places where no row has any of them."""

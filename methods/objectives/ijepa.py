@@ -118,13 +118,13 @@ class IJEPA(PatchObjective, WithTargets):
         self.variant = choose("objective.variant", variant, "code", "paper")
         self.blocks = int(check_number("objective.blocks", blocks, at_least=1))
         shares = {"block_scale": block_scale, "block_aspect": block_aspect, "context_scale": context_scale}
-        self.measure(*(check_number(f"objective.{name}", x, above=0, at_most=1) for name, x in shares.items()))
+        self.set_sizes(*(check_number(f"objective.{name}", x, above=0, at_most=1) for name, x in shares.items()))
         shape = {"width": predictor_width, "depth": predictor_depth, "heads": predictor_heads}
         self.predictor = Predictor(self.backbone, "predictor", **shape, outputs=self.backbone.hidden_dim)
         self.add_targets(momentum, end=momentum_end, sources=("encoder",))
         self.stays = tuple(self.ema) if stateful else ()
 
-    def measure(self, scale: float, aspect: float, context: float) -> None:
+    def set_sizes(self, scale: float, aspect: float, context: float) -> None:
         """Sets the sizes of blocks and context. Raises MethodError: there is no room for them."""
         patches = self.backbone.patches
         self.grid = math.isqrt(patches)

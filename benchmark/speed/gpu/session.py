@@ -30,7 +30,7 @@ from benchmark.errors import EX_TEMPFAIL, ConfigError, UserError, count, exit_co
 from benchmark.runtime import program
 from benchmark.speed import report
 from benchmark.speed.gpu import archive, page
-from benchmark.speed.gpu.carry import carry
+from benchmark.speed.gpu.archive import carry
 from benchmark.speed.gpu.cells import Cell, Part, Results, Setting
 from benchmark.speed.gpu.parts import PARTS
 from benchmark.speed.gpu.workers import Workers, device_error, measured, most_jobs

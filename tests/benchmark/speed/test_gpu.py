@@ -28,7 +28,7 @@ from benchmark.errors import ConfigError
 from benchmark.execution.cuda_graphs import CudaGraphs
 from benchmark.experiment.factory import set_numerics
 from benchmark.speed import report
-from benchmark.speed.gpu import archive, carry, checks, page, session
+from benchmark.speed.gpu import archive, checks, page, session
 from benchmark.speed.gpu.cells import Cell, Part, Results, Setting
 from benchmark.speed.gpu.ladder import ladder, points
 from benchmark.speed.gpu.parts import PARTS
@@ -408,32 +408,32 @@ class TestCarry:
         git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
         for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
             subprocess.run([*git, *words], check=True)
-        monkeypatch.setattr(carry, "_download", lambda *words: fetched.append(words))
-        *_, command = carry.carry(tmp_path / "out", "3.12", root, results)
-        names = zipfile.ZipFile(tmp_path / "out" / carry.CHECKOUT).namelist()
+        monkeypatch.setattr(archive, "_download", lambda *words: fetched.append(words))
+        *_, command = archive.carry(tmp_path / "out", "3.12", root, results)
+        names = zipfile.ZipFile(tmp_path / "out" / archive.CHECKOUT).namelist()
         assert names == ["constraints.txt", "gpu/ladder.json"]
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         assert f"FULCRUM_COMMIT={head} PYTHONPATH=site:. python3 -m benchmark.speed gpu minutes=9" in command
         ((wheels, _, python),) = fetched
-        assert (len(wheels), python) == (len(carry.LACKING), "3.12")
-        monkeypatch.setattr(carry, "LIMIT", 100)
+        assert (len(wheels), python) == (len(archive.LACKING), "3.12")
+        monkeypatch.setattr(archive, "LIMIT", 100)
         with pytest.raises(ConfigError, match="MB, more than"):
-            carry.carry(tmp_path / "out", "3.12", root, results)
+            archive.carry(tmp_path / "out", "3.12", root, results)
         (root / "constraints.txt").write_text("")
         with pytest.raises(ConfigError, match="has changes that are not committed"):
-            carry.carry(tmp_path / "out", "3.12", root, results)
+            archive.carry(tmp_path / "out", "3.12", root, results)
         with pytest.raises(ConfigError, match="is no checkout: fatal: not a git repository"):
-            carry.carry(tmp_path / "out", "3.12", tmp_path, results)
+            archive.carry(tmp_path / "out", "3.12", tmp_path, results)
 
     def test_wheels_of_all_that_these_need_and_that_the_machine_lacks_are_carried(self):
         there = {"pyyaml", "absl-py", "attrs", "mpmath", "numpy", "scipy", "wrapt"}
         needed = {
             re.match(r"[\w-]+", line)[0].lower().replace("_", "-")
-            for name in carry.LACKING
+            for name in archive.LACKING
             for line in metadata.requires(name) or ()
             if "extra ==" not in line
         }
-        assert needed <= there | set(carry.LACKING)
+        assert needed <= there | set(archive.LACKING)
 
 
 def test_the_committed_page_is_rendered_from_what_was_measured_and_a_point_of_the_ladder_is_in_its_table():
