@@ -16,32 +16,19 @@ from benchmark.errors import ConfigError, exit_code
 from datamodules.signatures import Signature, signature_of
 from methods.base import AddOn, FederatedMethod, Objective
 
-EXAMPLES = {
-    "server_optimizer": "methods.server.Momentum, methods.server.Adam or methods.server.Yogi",
-    "optimizer": "torch.optim.SGD",
-    "encoder": "methods.networks.resnet18",
-    "objective": "methods.objectives.simclr.SimCLR",
-    "method": "methods.fedavg.FedAvg",
-    "method.addons": "methods.fedx.CrossDistillation",
-    "data": "torchvision.datasets.EuroSAT, or a Dataset of your own",
-    "partition": "mymodule.split, a function of labels",
-    "views": "mymodule.cutout, a function of views and a generator",
+CLASSES: dict[str, tuple[type, str]] = {
+    "method": (FederatedMethod, "methods.fedavg.FedAvg"),
+    "method.addons": (AddOn, "methods.fedx.CrossDistillation"),
+    "objective": (Objective, "methods.objectives.simclr.SimCLR"),
+    "encoder": (torch.nn.Module, "methods.networks.resnet18"),
+    "optimizer": (torch.optim.Optimizer, "torch.optim.SGD"),
+    "server_optimizer": (object, "methods.server.Momentum, methods.server.Adam or methods.server.Yogi"),
+    "data": (object, "torchvision.datasets.EuroSAT, or a Dataset of your own"),
+    "partition": (object, "mymodule.split, a function of labels"),
+    "views": (object, "mymodule.cutout, a function of views and a generator"),
 }
-"""Examples of import paths, by section."""
-
-BASES: dict[str, type] = {
-    "method": FederatedMethod,
-    "method.addons": AddOn,
-    "objective": Objective,
-    "encoder": torch.nn.Module,
-    "optimizer": torch.optim.Optimizer,
-    "server_optimizer": object,
-    "data": object,
-    "partition": object,
-    "views": object,
-}
-"""Section -> what its class has to be a subclass of; an encoder may be a function that returns one, and a server
-optimiser any class with the hooks of HOOKS."""
+"""Section -> what its class has to be a subclass of, and examples of import paths; an encoder may be a function that
+returns one, and a server optimiser any class with the hooks of HOOKS."""
 HOOKS = {"server_optimizer": ("init", "step")}
 """Section -> methods that its class has to have."""
 
@@ -97,8 +84,9 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
     """
     path = section.get("class") if isinstance(section, Mapping) else None
     kind = "encoder" if where.startswith("federation.encoders") else where
+    base, example = CLASSES[kind]
     if not isinstance(path, str) or "." not in path or not all(name.isidentifier() for name in path.split(".")):
-        raise ConfigError(f"{where}.class={path!r}: give an import path, e.g. {EXAMPLES[kind]}")
+        raise ConfigError(f"{where}.class={path!r}: give an import path, e.g. {example}")
     module, _, name = path.rpartition(".")
     try:
         found = importlib.import_module(module)
@@ -117,10 +105,10 @@ def locate(section: Mapping[str, Any], where: str) -> Any:
     if made is None and kind in ("encoder", "data", "partition", "views") and callable(target):
         return target  # a function without a plain annotation may return anything
     hooks = HOOKS.get(kind, ())
-    if made is None or not issubclass(made, BASES[kind]) or not all(hasattr(made, hook) for hook in hooks):
-        public = import_path(BASES[kind]).replace("methods.core.objective.", "methods.base.")  # as own code imports it
+    if made is None or not issubclass(made, base) or not all(hasattr(made, hook) for hook in hooks):
+        public = import_path(base).replace("methods.core.objective.", "methods.base.")  # as own code imports it
         wanted = f"class with {' and '.join(hooks)}" if hooks else f"subclass of {public}"
-        raise ConfigError(f"{where}.class={path} is no {wanted}: give one, e.g. {EXAMPLES[kind]}")
+        raise ConfigError(f"{where}.class={path} is no {wanted}: give one, e.g. {example}")
     return target
 
 

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from benchmark.configuration.compose import compose, load, merge
 from benchmark.configuration.files import available
 from benchmark.configuration.identity import LONGEST, folder, identity, joined_name
-from benchmark.configuration.instantiate import BASES, locate, named_classes
+from benchmark.configuration.instantiate import CLASSES, locate, named_classes
 from benchmark.configuration.words import take_keys
 from benchmark.errors import ConfigError
 from benchmark.experiment.folder import load_folder
@@ -94,7 +94,7 @@ def bound_to_rounds(config: DictConfig) -> str | None:
             return f"objective.{on[0] if on else 'class'}: a value follows the share of all rounds that is done"
     for where, section in named_classes(config):
         if where in ("method", "method.addons", "objective"):
-            for module in _modules(locate(section, where), BASES[where]):
+            for module in _modules(locate(section, where), CLASSES[where][0]):
                 try:
                     source = inspect.getsource(module)
                 except (OSError, TypeError):
