@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -174,13 +175,13 @@ class SimulatedGPU(TorchDispatchMode):
             self.silent -= 1
 
     @contextlib.contextmanager
-    def making_on_gpu(self, yes: bool) -> Iterator[None]:
+    def making_on_gpu(self) -> Iterator[None]:
         """Context in which tensors without a source are the device's."""
-        self.makes_on_gpu += yes
+        self.makes_on_gpu += 1
         try:
             yield
         finally:
-            self.makes_on_gpu -= yes
+            self.makes_on_gpu -= 1
 
     def __enter__(self) -> "SimulatedGPU":
         from tests.device_cuda import replacements
@@ -227,20 +228,25 @@ class SimulatedGPU(TorchDispatchMode):
             self.log("random", name)
         if (reason := waits(func, name, args, kwargs)) is not None:
             self.wait(reason)
-        result = mapped(on_gpu, self._compute(func, args, kwargs))
+        made = self._compute(func, args, kwargs)
+        result = on_gpu(made) if isinstance(made, Tensor) else mapped(on_gpu, made)
         launches = name not in WITHOUT_KERNEL and not self.silent
         self.kernels[name] += launches
         if self.capturing is not None:
             self.capturing.operators.append((func, args, kwargs, result))
-        accesses = _accesses(func, args, kwargs, result)
+        if self.order.tracked:
+            self._access(func, name, args, kwargs, result, launches)
+        return result
+
+    def _access(self, func: Any, name: str, args: Any, kwargs: Any, result: Any, launches: bool) -> None:
+        """What an operator does to memory, on its stream or in the graph that is recorded."""
         if not launches:
             for tensor in tensors(result):
                 self.order.key(tensor, self.stream)  # made on this stream
         elif self.capturing is not None:
-            self.capturing.touch(self.order, self.stream, accesses)
+            self.capturing.touch(self.order, self.stream, _accesses(func, args, kwargs, result))
         else:
-            self.order.kernel(self.stream, accesses, f"{name}, {_place()[0]}")
-        return result
+            self.order.kernel(self.stream, _accesses(func, args, kwargs, result), f"{name}, {_place()[0]}")
 
     def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
         if self.capturing is not None and (func._schema.is_mutable or "batch_norm" in func.name()):
@@ -306,6 +312,8 @@ class Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
+        if name == "__get__":  # an attribute makes no tensor without a source
+            return func(*args, **kwargs)
         first: Any = args[0] if args else None
         is_on_gpu = isinstance(first, DeviceTensor)
         if func is Tensor.to:
@@ -328,11 +336,13 @@ class Functions(TorchFunctionMode):
             kwargs["device"] = CPU
             if name in ("tensor", "as_tensor", "new_tensor", "asarray"):
                 self.gpu.wait(f"{name} to the device")
-            with self.gpu.making_on_gpu(True):
+            with self.gpu.making_on_gpu():
                 return func(*args, **kwargs)
         if device is not None and torch.device(device).type == "cpu":
             return func(*mapped(on_cpu, args), **mapped(on_cpu, kwargs))
-        with self.gpu.making_on_gpu(any(isinstance(x, DeviceTensor) for x in tensors((args, kwargs)))):
+        if not is_on_gpu and not any(isinstance(x, DeviceTensor) for x in tensors((args, kwargs))):
+            return func(*args, **kwargs)
+        with self.gpu.making_on_gpu():
             return func(*args, **kwargs)
 
     def _one_hot(self, labels: Tensor, classes: int) -> Tensor:
@@ -368,7 +378,7 @@ class Functions(TorchFunctionMode):
         if target.type == "meta":
             return on_cpu(x).to("meta", dtype, **more)
         if (target.type == "cuda") == is_on_gpu:
-            with self.gpu.making_on_gpu(is_on_gpu):
+            with self.gpu.making_on_gpu() if is_on_gpu else contextlib.nullcontext():
                 return torch.Tensor.to(x, dtype=dtype, copy=copy, **more)
         if x.requires_grad and torch.is_grad_enabled():
             raise NotImplementedError("a gradient across devices")
@@ -403,13 +413,19 @@ def _accesses(func: Any, args: Any, kwargs: Any, result: Any) -> Accesses:
     return reads, [x for x in given if id(x) in written], made
 
 
+@cache
+def _relative(file: str) -> str:
+    """The path of a file within the repository."""
+    return os.path.relpath(file, Path(__file__).parents[1])
+
+
 def _place() -> tuple[str, tuple[str, ...]]:
     """file:line of the suite's innermost frame, and the suite's functions from there outwards."""
     frame, place, functions = sys._getframe(1), "", []
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(PACKAGES):
-            place = place or f"{os.path.relpath(file, Path(__file__).parents[1])}:{frame.f_lineno}"
+            place = place or f"{_relative(file)}:{frame.f_lineno}"
             functions.append(frame.f_code.co_name)
         frame = frame.f_back  # type: ignore[assignment] # the outermost has none
     return place, tuple(functions)

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._pytree import tree_leaves
 
 from tests.tape import again
 
@@ -195,5 +194,11 @@ class Graph:
 
 
 def tensors(value: Any) -> list[Tensor]:
-    """The tensors in nested values."""
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+    """The tensors in nested tuples, lists and dicts; called for every operator, so without torch's slow pytree."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, tuple | list):
+        return []
+    return [leaf for each in value for leaf in tensors(each)]
