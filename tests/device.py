@@ -33,6 +33,8 @@ from tests.device_streams import Accesses, Graph, Stream, StreamOrder, tensors, 
 GPU, CPU = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))), torch.device("cpu")
 PACKAGES = tuple(str(Path(__file__).parents[1] / name) for name in ("benchmark", "methods", "eval", "datamodules"))
 """Folders of the suite's code, for `Event.place`."""
+DESCRIBING = {"__get__", "dim", "is_contiguous", "is_floating_point", "numel", "size", "storage_offset", "stride"}
+"""Functions that make no tensor without a source, most of all that are called."""
 
 
 class DeviceError(RuntimeError):
@@ -312,7 +314,7 @@ class Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
-        if name == "__get__":  # an attribute makes no tensor without a source
+        if name in DESCRIBING:
             return func(*args, **kwargs)
         first: Any = args[0] if args else None
         is_on_gpu = isinstance(first, DeviceTensor)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmark.federation.loop import FederatedLoop
 from datamodules import federated
 from methods import trees
 from tests import run_helpers
@@ -92,13 +93,18 @@ def test_images_of_a_large_data_set_are_copied_when_they_are_used(tmp_path, monk
         pytest.param(("fedavg", *PROTOCL, "partition.alpha=1"), id="protocl"),
     ],
 )
-def test_what_changes_by_round_and_client_needs_no_new_recording(tmp_path, case):
+def test_what_changes_by_round_and_client_needs_no_new_recording(tmp_path, monkeypatch, case):
     """FedSC's weight grows from round to round, and ProtoCL knows the cluster of each image of a client."""
+    counts, run_round = [], FederatedLoop.run_round
 
-    def trained(rounds):
-        settings = ("federation.participation=1", f"federation.rounds={rounds}", "training.steps=2")
-        return train_on_gpu(tmp_path / f"{rounds}", case, "executor=parallel", "lanes=2", tried=settings)
+    def counted(loop, round):
+        line, gpu = run_round(loop, round), SimulatedGPU.current
+        counts.append((gpu.captures, gpu.replays))
+        return line
 
-    short, long = trained(3), trained(4)
-    assert long.gpu.replays > short.gpu.replays
-    assert long.gpu.captures == short.gpu.captures
+    monkeypatch.setattr(FederatedLoop, "run_round", counted)
+    settings = ("federation.participation=1", "federation.rounds=4", "training.steps=2")
+    train_on_gpu(tmp_path, case, "executor=parallel", "lanes=2", tried=settings)
+    *_, (captures, replays), (captures_after, replays_after) = counts
+    assert replays_after > replays > 0
+    assert captures_after == captures
