@@ -5,7 +5,6 @@ import itertools
 import pytest
 import wandb
 import yaml
-from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
 from benchmark.cli.main import main
 from benchmark.configuration.compose import compose
@@ -24,6 +23,8 @@ def sweep():
 
 def commands(sweep):
     """The command of each point of the grid, as the agent makes it."""
+    from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args  # a second to import
+
     names, values = zip(*((name, each["values"]) for name, each in sweep["parameters"].items()), strict=True)
     for point in itertools.product(*values):
         args = {name: {"value": value} for name, value in zip(names, point, strict=True)}

@@ -28,10 +28,10 @@ from leaderboards.pages import site
 from leaderboards.pages.board import markdown, table
 from leaderboards.pages.columns import board_lines
 from leaderboards.rank import HEADLINE, board, metric_values
+from tests.committed import records
 from tests.leaderboards.test_schema import record
 
 PROTOCOLS = ("linear/v1", "knn/v1")
-RESULTS = Path(__file__).parents[2] / "leaderboards" / "results"
 accuracies = st.builds(  # around a whole number, so that no digit of the mean depends on rounding
     lambda middle, away: [float(middle + sign * step) for step in away for sign in (-1, 1)],
     st.integers(30, 70),
@@ -144,7 +144,7 @@ def test_accuracies_over_clients_and_other_measures_have_no_worst_encoder():
 
 def test_committed_records_show_their_encoders():
     """Of every committed record with several encoders the shown figures follow from those of each."""
-    several = [result for result in store.collect(RESULTS) if count(result) > 1]
+    several = [result for result in records() if count(result) > 1]
     assert {result["row"] for result in several} >= {"local", "flesd-two"}
     for result in several:
         for protocol, metrics in shown(result).items():

@@ -63,7 +63,7 @@ class InterfaceContract(Contract):
     """What a method says and does in a visit: every method's tests inherit it, and those of its variants.
 
     batch_norm: supported policies. variant: whether another class tests the method by its shipped config.
-    shipped: overrides of the two rounds on half of the digits. falls: whether the loss has to be lower in the second of them.
+    shipped: overrides of the two rounds on half of the digits. falls: whether the loss has to be lower in the second.
     accuracy: of kNN after them, in percent, above that of a collapsed encoder, 10 to 30.
     choices: settings that each change the training. equals: settings with which it is another method, that method, and
     what of the two runs is equal: all of their "state", their "weights", or these within a difference.

@@ -2,31 +2,51 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 
-from leaderboards import store
 from leaderboards.comparisons import NEGLIGIBLY, UNCLEAR, Difference, bases, compare, differences
 from leaderboards.encoders import shown
 from leaderboards.rank import Row, board, fitted
 from leaderboards.schema import Record
+from leaderboards.significance import Fit
+from tests.committed import records
 
 ROOT = Path(__file__).parents[2]
-RECORDS = list(store.collect(ROOT / "leaderboards" / "results"))
 LINEAR, KNN = "linear/v1 accuracy", "knn/v1 accuracy"
 
 
+@cache
+def rows_of(scenario: str) -> dict[str, Row]:
+    """The rows of a scenario's board by name."""
+    return {row.row: row for row in board(records(), scenario)}
+
+
 class Board:
-    """The board of a scenario, asked what a sentence needs."""
+    """The board of a scenario, asked what a sentence needs; made when it is first asked."""
 
     def __init__(self, scenario: str):
         self.scenario = scenario
-        self.rows: dict[str, Row] = {row.row: row for row in board(RECORDS, scenario)}
-        self.fit = fitted(self.rows.values())
-        assert self.fit is not None
-        self.margin = self.fit.margin_range[0]
-        self.declared = {(pair.row, pair.base): pair for pair in differences(self.rows.values(), bases())}
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        return rows_of(self.scenario)
+
+    @cached_property
+    def fit(self) -> Fit:
+        found = fitted(self.rows.values())
+        assert found is not None
+        return found
+
+    @property
+    def margin(self) -> float:
+        return self.fit.margin_range[0]
+
+    @cached_property
+    def declared(self) -> dict[tuple[str, str], Difference]:
+        return {(pair.row, pair.base): pair for pair in differences(self.rows.values(), bases())}
 
     def score(self, row: str, key: str = LINEAR) -> float:
         return self.rows[row].cells[key].mean
@@ -39,7 +59,7 @@ class Board:
 
     def _scores(self, key: str) -> Iterator[tuple[Record, float]]:
         protocol, metric = key.split()
-        for record in RECORDS:
+        for record in records():
             if record["scenario"] == self.scenario and metric in (scores := shown(record).get(protocol, {})):
                 yield record, scores[metric]
 

@@ -14,7 +14,8 @@ from leaderboards.pages.board import boards
 from leaderboards.paired import NEGLIGIBLE
 from leaderboards.rank import FLOOR
 from leaderboards.store import load_yaml
-from tests.statements.boards import KNN, LINEAR, MICRO, MINI, RECORDS, ROOT, Board, interval, span
+from tests.committed import records
+from tests.statements.boards import KNN, LINEAR, MICRO, MINI, ROOT, Board, interval, span
 
 
 def small_scenarios() -> Iterator[str]:
@@ -205,7 +206,7 @@ def order_agrees(key: str) -> float:
 
 def ranks() -> Iterator[str]:
     found = error_rates.read()
-    for name, rows in boards(RECORDS).items():  # else `python -m leaderboards.error_rates` writes them again
+    for name, rows in boards(records()).items():  # else `python -m leaderboards.error_rates` writes them again
         tested = [pair for pair in differences(rows, bases()) if pair.interval is not None]
         ranked = [row for row in rows if row.rank is not None]
         assert [found.get(name, {}).get(key, 0) for key in ("rows", "pairs")] == [len(ranked), len(tested)], name
@@ -270,8 +271,8 @@ def _order(pairs: Mapping[str, tuple[float, float]]) -> float:
 def strong_drift() -> Iterator[str]:
     found, (chosen, other) = Board("cifar10-drift"), load_yaml("designs.yaml").values()
     assert not set(found.rows) & {*chosen, *other}
-    records = [record for record in RECORDS if record["scenario"] == "cifar10-drift"]
-    settings = [record["settings"] for record in records if record["row"] != "centralized"]
+    drift = [record for record in records() if record["scenario"] == "cifar10-drift"]
+    settings = [record["settings"] for record in drift if record["row"] != "centralized"]
     assert {(each["federation.rounds"], each["training.steps"]) for each in settings} == {(5, 62)}
     yield "five rounds of 62 steps"
     same = [MICRO.rows[row].headline for row in ("feddecorr", "fedx-simclr", "ldawa", "fedavg-moco")]
@@ -324,7 +325,7 @@ def separation(rows: Iterable[Mapping[int, float]]) -> float:
 
 
 def shares() -> Iterator[str]:
-    drift = [each for each in RECORDS if each["scenario"] == "cifar10-drift" and "shares/v1" in each["scores"]]
+    drift = [each for each in records() if each["scenario"] == "cifar10-drift" and "shares/v1" in each["scores"]]
     scores = {record["row"]: record["scores"]["shares/v1"] for record in drift}
     simclr, orchestra = scores["fedavg-simclr"], scores["orchestra"]
     yield f"the most frequent class of {simclr['main_class']:.0f} % of the clients is found in FedAvg's weights"
@@ -332,7 +333,7 @@ def shares() -> Iterator[str]:
     yield f"the distances are {simclr['distance']:.2f} and {orchestra['distance']:.2f},"
     yield f"and {simclr['distance_blind']:.2f} of the guess"
 
-    found = {record["row"]: record for record in RECORDS if record["scenario"] == "digits" and record["seed"] == 0}
+    found = {record["row"]: record for record in records() if record["scenario"] == "digits" and record["seed"] == 0}
     assert not found["fedsc"]["settings"]["method.sigma"]
     fedsc, flesd = (found[row]["scores"]["shares/v1"] for row in ("fedsc", "flesd"))
     yield f"gives a client's class shares to a distance of {fedsc['distance_R']:.2f}"
@@ -343,7 +344,7 @@ def shares() -> Iterator[str]:
 
 
 def inversion() -> Iterator[str]:
-    (record,) = [record for record in RECORDS if "inversion/v1" in record["scores"]]
+    (record,) = [record for record in records() if "inversion/v1" in record["scores"]]
     assert (record["scenario"], record["row"], record["seed"]) == ("cifar10-micro", "ldawa", 0)
     scores = record["scores"]["inversion/v1"]
     yield f"SSIM is {scores['ssim']:.2f} where the guess has {scores['ssim_blind']:.2f}"

@@ -12,9 +12,8 @@ from leaderboards import choices
 from leaderboards.papers.tables import collect
 from leaderboards.rank import FLOOR
 from leaderboards.twins import agreement, moved, worst_served
-from tests.statements.boards import LINEAR, MICRO, MINI, RECORDS, ROOT, Board, interval, over, span
-
-PUBLISHED = collect()
+from tests.committed import records
+from tests.statements.boards import LINEAR, MICRO, MINI, ROOT, Board, interval, over, span
 
 
 def flesd_study() -> Iterator[str]:
@@ -57,7 +56,7 @@ def orchestra_study() -> Iterator[str]:
     yield f"Orchestra is highest at alpha 0.001, by {rise:.1f} points over alpha 100,000 and {less:.1f} over 0.1"
 
     labels, ratios = np.repeat(np.arange(10), 5000), []  # CIFAR-10's, in the order of its folders
-    for record in (record for record in RECORDS if record["scenario"] == "cifar10-micro-a0.001"):
+    for record in (record for record in records() if record["scenario"] == "cifar10-micro-a0.001"):
         seed = Streams(record["seed"]).seed_for("partition")
         parts = dirichlet_balanced(labels, 10, alpha=0.001, seed=seed)
         assert partition_hash(parts) == record["provenance"]["partition"]
@@ -66,7 +65,7 @@ def orchestra_study() -> Iterator[str]:
     yield "a client holds one or two classes"
     yield f"the largest client has up to {max(ratios):.0f} times the images of the smallest"
 
-    theirs = {cell.ours.row: float(cell.value) for cell in PUBLISHED if cell.paper == "orchestra" and cell.ours
+    theirs = {cell.ours.row: float(cell.value) for cell in collect() if cell.paper == "orchestra" and cell.ours
               and cell.table[0] in "267" and cell.setting["data"] == "CIFAR-10"}  # fmt: skip
     rotation, target = "orchestra-no-rotation", "orchestra-no-target"
     few, two, reps = (f"orchestra-{size}" for size in ("g8", "l2", "reps"))
@@ -155,7 +154,7 @@ def natural_study() -> Iterator[str]:
     yield f"under SSD the mean client is at {mean:.1f} %, the worst tenth at {worst:.1f} %"
     yield f"trained on at {unseen:.1f} %"
     last, lowest = ("material-symbols-light", "et"), list[bool]()
-    for record in (each for each in RECORDS if each["scenario"] == "icons" and each["row"] in ranked):
+    for record in (each for each in records() if each["scenario"] == "icons" and each["row"] in ranked):
         clients = {name: value for name, value in record["scores"]["by-client/v1"].items() if " of " in name}
         lowest.append(min(clients.values()) in [clients.get(f"accuracy of {name}") for name in last])
     yield f"all but {lowest.count(False)} of {len(lowest)} runs of ranked rows no client is below `{last[0]}`"
@@ -172,7 +171,7 @@ def adapt_study() -> Iterator[str]:
     yield f"From scratch the same rounds reach {found.score('fedavg-scratch'):.1f} %"
     alone = {found.even(row, start) for row in ("local-full", "local-lora8")}
     assert max(map(abs, alone)) < 0.05
-    drawn = [len(record["encoders"]) for record in RECORDS if record["row"] == "local-full"]
+    drawn = [len(record["encoders"]) for record in records() if record["row"] == "local-full"]
     yield f"in the mean of the {min(drawn)} to {max(drawn)} that a run draws"
     yield f"at {found.score('local-full'):.1f} % with all of it and with LoRA 8"
     yield f"what all of it gains by averaging is {found.even(whole, 'local-full'):.1f} points"
@@ -234,7 +233,9 @@ def uplink_study() -> Iterator[str]:
     assert all(simclr < 0 < ssd and max(-simclr, ssd) < MICRO.margin for simclr, ssd in moved.values())
     (first, second), (third, fourth) = moved[10], moved[30]
     sent = [
-        record["bytes"] for record in RECORDS if record["scenario"] in ("cifar10-micro-lost10", "cifar10-micro-lost30")
+        record["bytes"]
+        for record in records()
+        if record["scenario"] in ("cifar10-micro-lost10", "cifar10-micro-lost30")
     ]
     assert {round(10 - 10 * each["up"]["weights"] / each["down"]["weights"]) for each in sent} == {1, 2, 3}
     yield f"With 10 % of the replies lost SimCLR is {-first:.1f} points lower and SSD {second:.1f} higher,"
@@ -268,5 +269,5 @@ def epsilon_study() -> Iterator[str]:
 
 
 def _multiplier(row: str) -> float:
-    (found,) = {record["privacy"]["noise_multiplier"] for record in RECORDS if record["row"] == row}
+    (found,) = {record["privacy"]["noise_multiplier"] for record in records() if record["row"] == row}
     return found

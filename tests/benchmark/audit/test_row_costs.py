@@ -8,21 +8,25 @@ from rich.console import Console
 
 from benchmark.audit import row_costs
 from benchmark.tracking.progress import Display
-from leaderboards import rank, store
+from leaderboards import rank
 from leaderboards import row_costs as table
+from tests.committed import records
 from tests.leaderboards.test_schema import COUNTED, record
 
-ROOT = Path(__file__).parents[3]
-ROWS = row_costs.rows(store.collect(ROOT / "leaderboards" / "results"))
 COMMITTED = table.read(table.FILE)
 QUICK = ("cifar10-drift/fedavg-simclr", "cifar10-micro/fedca", "digits/ssd")  # one has public images
 
 
+@pytest.fixture(scope="module")
+def rows():
+    return row_costs.rows(records())
+
+
 @pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in sorted(ROWS.keys() - {*QUICK}))]
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in sorted(COMMITTED.keys() - {*QUICK}))]
 )
-def test_the_committed_costs_are_those_of_the_rows_configs(name):
-    assert row_costs.counted(ROWS[name]) == COMMITTED[name], "make pages, or all anew: make costs"
+def test_the_committed_costs_are_those_of_the_rows_configs(name, rows):
+    assert row_costs.counted(rows[name]) == COMMITTED[name], "make pages, or all anew: make costs"
 
 
 def test_images_that_are_not_read_have_the_size_of_those_of_the_records():
@@ -31,21 +35,21 @@ def test_images_that_are_not_read_have_the_size_of_those_of_the_records():
     assert all_of_them.memory == few.memory
 
 
-def test_what_is_missing_or_of_another_config_is_counted_and_no_more(tmp_path, monkeypatch):
+def test_what_is_missing_or_of_another_config_is_counted_and_no_more(tmp_path, monkeypatch, rows):
     monkeypatch.chdir(tmp_path)
     Path("leaderboards").mkdir()
     names = ["cifar10-drift/fedavg-simclr", "cifar10-drift/fedprox", "cifar10-drift/ssd"]
-    records = [ROWS[name] for name in names]
+    few = [rows[name] for name in names]
     known = {name: COMMITTED[name] for name in names}
     table.write(
         row_costs.FILE,
         {names[0]: known[names[0]], names[1]: table.RowCost("another", 1.0, 1), "x/gone": known[names[0]]},
     )
-    assert row_costs.missing(records) == names[1:]
+    assert row_costs.missing(few) == names[1:]
     monkeypatch.setattr(row_costs, "counted", lambda of: known[table.key(of)])
-    assert row_costs.update(records, Display(Console(quiet=True))) == 3
+    assert row_costs.update(few, Display(Console(quiet=True))) == 3
     assert table.read(row_costs.FILE) == known
-    assert row_costs.missing(records) == []
+    assert row_costs.missing(few) == []
 
 
 def test_rows_of_others_and_rows_without_work_or_of_another_board_are_left_out():

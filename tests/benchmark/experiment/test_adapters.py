@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from copy import deepcopy
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from tests.methods.frozen import FrozenContract, check_interrupted
 from tests.methods.toys import EVERYONE, first_round
 from tests.run_helpers import TINY, build_run, execute_run, train_run
 
-peft = pytest.importorskip("peft", reason="adapters need the extra peft")
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="adapters need the extra peft")
 
 
 def lora(targets="qkv,proj", rank=2, extra="", encoder="tests.methods.vits.small", name="lora"):
@@ -178,7 +179,7 @@ def test_peft_loads_what_export_wrote_and_merged_weights_load_without_an_adapter
     plain.load_state_dict(origin.state_dict())
     before = plain.eval().backbone(images := torch.randn(4, 3, 8, 8))
     split_attention(plain.backbone)
-    loaded = peft.PeftModel.from_pretrained(plain.backbone, tmp_path / "adapter").eval()
+    loaded = pytest.importorskip("peft").PeftModel.from_pretrained(plain.backbone, tmp_path / "adapter").eval()
     torch.testing.assert_close(loaded(images), merged.eval()(images), rtol=1e-5, atol=1e-6)
     assert (loaded(images) - before).abs().max() > 1e-3
 
