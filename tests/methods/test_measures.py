@@ -60,6 +60,9 @@ def case(method, *measures, long=False):
     return pytest.param(method, measures, id="-".join((method, *measures)), marks=marks)
 
 
+LIKE_OTHERS = ("centralized", "fedavg", "feddecorr", "fedprox-fedx", "fedu-fedx", "scaffold-fedx")
+"""FedAvg, with a term of embeddings or for one client, and two methods at once: in `make long` of a grid over all."""
+GRID = [pytest.param(m, marks=pytest.mark.long) if m in LIKE_OTHERS else m for m in TRAINED]
 CASES = [
     *(case(m, *(k for k in MEASURES if m not in REFUSED[k] and k != "int8")) for m in TRAINED),
     *(case(m, measure, long=True) for m in TRAINED for measure in MEASURES if m not in REFUSED[measure]),

@@ -19,6 +19,7 @@ from leaderboards.pages.privacy import Entry, filled, read
 from methods import trees
 from methods.base import Cat, Client, FederatedMethod, Mean, MethodError, Phase, Sum
 from tests import run_helpers
+from tests.methods import test_measures
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = {method.name: method for method in read(ROOT / "leaderboards" / "privacy.json").methods}
@@ -186,7 +187,12 @@ FEW = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in available("method") if name != "centralized"])
+SENDING = [name for name in available("method") if name != "centralized"]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(m, marks=pytest.mark.long) if m in test_measures.LIKE_OTHERS else m for m in SENDING]
+)
 def test_bytes_equal_those_of_a_run_in_which_clients_train(name, tmp_path, monkeypatch):
     """The tiny scenario: its clients hold few images, hence fewer clusters and public images than by default."""
     few = [*FEW.get(name, [])]

@@ -52,12 +52,11 @@ def lines(path):
     [
         ("fedavg", ["evaluation.every=4", "log_clients=true"]),
         pytest.param("scaffold", [], marks=pytest.mark.long),
-        ("fedema", ["objective=byol"]),
-        ("fedavg", ["compression.name=top-k", "compression.share=0.2"]),
+        ("fedema", ["objective=byol", "compression.name=top-k", "compression.share=0.2"]),
         ("fedavg", [*CENTRAL, "privacy.noise_multiplier=0.5", LOCAL]),
-        ("local", []),
+        pytest.param("local", [], marks=pytest.mark.long),
     ],
-    ids=["fedavg", "scaffold", "fedema", "compressed", "noise", "local"],
+    ids=["fedavg", "scaffold", "compressed", "noise", "local"],
 )
 def test_two_rounds_and_two_more_are_four(tmp_path, method, overrides, capsys):
     short = run(tmp_path, method, CONSTANT, "federation.rounds=2", *overrides)

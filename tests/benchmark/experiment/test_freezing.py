@@ -142,15 +142,7 @@ def test_targets_of_what_is_frozen_do_not_move(tmp_path):
     assert same(frozen, target)
 
 
-SETTINGS = {
-    "progfedssl": None,
-    "lwfedssl": None,
-    "flesd-two": ("federation.encoders.half.clients=[1]",),
-}
-"""Method -> overrides on the tiny scenario, None where it refuses what is frozen."""
-
-
-@pytest.mark.parametrize("method", [m for m in test_measures.TRAINED if SETTINGS.get(m, ()) is not None])
+@pytest.mark.parametrize("method", [each for each in test_measures.GRID if each not in ("progfedssl", "lwfedssl")])
 def test_under_every_method_a_frozen_block_is_sent_once_and_a_resumed_run_is_the_unbroken_one(method, tmp_path):
     words = (*test_measures.OVERRIDES[method], FIRST, "federation.rounds=2")
     whole = check_interrupted(tmp_path, method, *words)
@@ -188,9 +180,4 @@ def test_methods_that_need_every_layer_say_so(tmp_path, method):
 def test_ranges_of_layers_are_those_of_any_transformer(tmp_path):
     method = build_run(tmp_path, "fedavg", SMALL, "encoder.freeze=[blocks.0-1,conv_*]").loop.method
     layers = {name.split(".")[3] if "layers" in name else name for name in frozen_tensors(method.objective.encoder)}
-    assert layers == {
-        "encoder_layer_0",
-        "encoder_layer_1",
-        "backbone.conv_proj.weight",
-        "backbone.conv_proj.bias",
-    }
+    assert layers == {"encoder_layer_0", "encoder_layer_1", "backbone.conv_proj.weight", "backbone.conv_proj.bias"}

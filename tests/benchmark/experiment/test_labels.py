@@ -5,19 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmark.configuration.files import available
 from benchmark.evaluation.monitor import Monitor
 from tests import run_helpers
-
-METHODS = sorted(set(available("method")) - {"untrained"})
-SHORT = {"flesd-two": ["federation.encoders.half.clients=[1]"]}
-"""Overrides that a method needs for few clients or a short run."""
-
-for name in METHODS:
-    if name.startswith("flesd"):
-        SHORT.setdefault(name, []).append("method.distil_epochs=1")
-    if name.startswith("orchestra"):
-        SHORT.setdefault(name, []).append("method.server_steps=5")
+from tests.methods import test_measures
 
 WORDS = ("federation.rounds=2", "federation.participation=1", "training.steps=1")
 
@@ -37,9 +27,9 @@ def run_twice(tmp_path, method, *words, splits=("train", "test")):
     return true, noise
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", test_measures.GRID)
 def test_labels_that_are_noise_train_the_same_weights(method, tmp_path):
-    true, noise = run_twice(tmp_path, method, *SHORT.get(method, ()))
+    true, noise = run_twice(tmp_path, method, *test_measures.OVERRIDES[method])
     for run in (true, noise):
         run.loop.fit()
     assert run_helpers.same(run_helpers.state(true), run_helpers.state(noise))

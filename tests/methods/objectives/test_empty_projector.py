@@ -26,7 +26,7 @@ def with_projector():
     ],
 )
 def test_it_trains(method, words, tmp_path):
-    run = run_helpers.train_run(tmp_path, method, *words, EMPTY)
+    run = run_helpers.train_run(tmp_path, method, *words, EMPTY, "federation.rounds=1", "training.steps=2")
     assert run.loop.method.objective.width == run.loop.method.objective.encoder.dim
     weights = run.loop.server["weights"]
     assert "encoder" in weights
