@@ -145,13 +145,14 @@ def difference(first: trees.Tree, second: trees.Tree) -> float:
     return max((float((mine[path].double() - theirs[path].double()).abs().max()) for path in mine), default=0.0)
 
 
-_CHILDREN = multiprocessing.get_context("forkserver")
-_CHILDREN.set_forkserver_preload(["tests.run_helpers"])
+CHILDREN = multiprocessing.get_context("forkserver")
+CHILDREN.set_forkserver_preload(["tests.run_helpers"])
+"""How tests start processes: in a third of a second, where a new one imports torch for many."""
 
 
 def in_child(function: Callable[..., None], *args: Any, environment: dict[str, str] | None = None) -> Any:
     """Starts `function(*args)` in a process of its own."""
-    child = _CHILDREN.Process(target=_call, args=(function, args, environment or {}))
+    child = CHILDREN.Process(target=_call, args=(function, args, environment or {}))
     child.start()
     return child
 

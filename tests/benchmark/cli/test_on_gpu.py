@@ -15,12 +15,12 @@ from tests.run_helpers import TINY
 @pytest.mark.parametrize(
     ("method", "keys", "further"),
     [
-        pytest.param("fedavg", (), "drift/v1,semi-ssd/v1", id="fedavg"),
-        pytest.param("orchestra", SMALL, "knn/v1", id="orchestra", marks=pytest.mark.long),
+        pytest.param("fedavg", (), "drift/v1", id="fedavg"),
+        pytest.param("orchestra", SMALL, "linear/v1", id="orchestra", marks=pytest.mark.long),
     ],
 )
 def test_a_run_takes_the_gpu_and_what_it_leaves_needs_none(tmp_path, method, keys, further):
-    protocols = "evaluation.protocols=[linear/v1,geometry/v1,clusters/v1]"
+    protocols = "evaluation.protocols=[knn/v1,geometry/v1,clusters/v1]"
     words = ["logger=csv", f"output={tmp_path}", "scenario=on-gpu", "row=row", "evaluation.every=1", protocols, *keys]
     with SimulatedGPU(streams=False):
         assert main(["run", TINY, method, *words]) == 0

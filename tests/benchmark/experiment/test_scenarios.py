@@ -119,11 +119,8 @@ def test_what_depends_on_the_clients_fits_as_many_as_the_natural_set_has(name, r
     np.savez(tmp_path / f"{name}.npz", **each)
     words = [f"data.root={tmp_path}", f"data.cache={tmp_path}/cache", f"output={tmp_path}", "logger=csv"]
     words += ["accelerator=cpu", "devices=1", "training.steps=1", "training.batch_size=4", "federation.rounds=1"]
-    words += [
-        "evaluation.protocols=[]",
-        "encoder.widths=[4,4,128]",
-        *(["method.server_steps=5"] * (row == "orchestra")),
-    ]
+    words += ["evaluation.protocols=[]", "encoder.widths=[4,4,128]"]
+    words += ["method.server_steps=5"] if row == "orchestra" else []
     with Experiment(compose(name, row, words), Display(Console(quiet=True))).open() as run:
         run.loop.fit()
     assert run.loop.history[0]["loss"] is not None

@@ -28,12 +28,13 @@ from benchmark.errors import ConfigError
 from benchmark.execution.cuda_graphs import CudaGraphs
 from benchmark.experiment.factory import set_numerics
 from benchmark.speed import report
-from benchmark.speed.gpu import archive, checks, page, session
+from benchmark.speed.gpu import archive, checks, page, session, workers
 from benchmark.speed.gpu.cells import Cell, Part, Results, Setting
 from benchmark.speed.gpu.ladder import ladder, points
 from benchmark.speed.gpu.parts import PARTS
 from benchmark.speed.gpu.workers import Workers
 from methods import trees
+from tests import run_helpers
 from tests.device import SimulatedGPU
 
 ROOT = Path(__file__).parents[3]
@@ -195,25 +196,22 @@ def fail():
 
 
 class TestWorkers:
-    def test_several_processes_measure_what_is_not_timed_and_one_that_ends_costs_its_pool(self, tmp_path):
-        cells = [
-            Cell("end", partial(os._exit, 1)),
-            *(Cell(f"{k}", partial(value, k)) for k in range(4)),
-            Cell("bad", fail),
-        ]
+    def test_several_processes_measure_what_is_not_timed_and_one_that_ends_costs_its_pool(self, tmp_path, monkeypatch):
+        asked: list[str] = []
+        ours = SimpleNamespace(get_context=lambda kind: asked.append(kind) or run_helpers.CHILDREN)
+        monkeypatch.setattr(workers, "multiprocessing", ours)
+        end, bad = Cell("end", partial(os._exit, 1)), Cell("bad", fail)
+        cells = [end, *(Cell(f"{k}", partial(value, k)) for k in range(4)), bad]
         part = Part("a", 1, lambda _: cells, timed=False)
         half = half_hour(tmp_path, jobs=2)
         half.measure([part])
         half.workers.close()
         found = Results(tmp_path, "a").cells
-        assert {name: numbers.get("value") for name, numbers in found.items() if name in "23bad"} == {
-            "2": 2,
-            "3": 3,
-            "bad": None,
-        }
+        assert {name: found[name].get("value") for name in ("2", "3", "bad")} == {"2": 2, "3": 3, "bad": None}
         assert found["bad"]["error"] == "RuntimeError: a cell that fails"
         assert found["end"]["error"] == "its process ended, or one beside it"
         assert set(found) == {cell.name for cell in cells}
+        assert asked == ["spawn"] * 2  # CUDA cannot be used in a fork
 
     def test_what_was_finished_when_a_process_ended_counts(self, monkeypatch):
         """The pool's state, without processes: of two futures one is done, and the pool is broken at the next cell."""
@@ -234,16 +232,11 @@ class TestWorkers:
 
         again = Future()
         again.set_result(({"value": 3}, 0.1))
-        workers = Workers(3)
-        workers.pool = Pool()
-        names = iter("abc")
-        mock = SimpleNamespace(ProcessPoolExecutor=lambda *_: Pool())
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("benchmark.speed.gpu.workers.ProcessPoolExecutor", mock.ProcessPoolExecutor)
-            made = {
-                cell.name: numbers
-                for cell, numbers, _ in workers.measure([Cell(n, fail) for n in names], TINY, lambda: True)
-            }
+        three = Workers(3)
+        three.pool = Pool()
+        monkeypatch.setattr(workers, "ProcessPoolExecutor", lambda *_: Pool())
+        measured = three.measure([Cell(name, fail) for name in "abc"], TINY, lambda: True)
+        made = {cell.name: numbers for cell, numbers, _ in measured}
         assert made == {"a": {"value": 1}, "b": {"error": "its process ended, or one beside it"}, "c": {"value": 3}}
         assert len(pools) == 1
 
