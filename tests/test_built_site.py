@@ -12,14 +12,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DESK, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 800}
 FIRST = {
-    "install": "start/install.html",
-    "installation": "start/install.html",
-    "out of memory": "how-to/troubleshooting.html",
-    "OOM": "how-to/troubleshooting.html",
-    "custom augmentation": "how-to/recipes.html",
-    "scenario file": "how-to/scenario-files.html",
+    "install": "start/install.html", "installation": "start/install.html",
+    "out of memory": "how-to/troubleshooting.html", "OOM": "how-to/troubleshooting.html",
+    "custom augmentation": "how-to/recipes.html", "scenario file": "how-to/scenario-files.html",
     "resume": "how-to/run.html",
-}
+}  # fmt: skip
 """What a reader searches for -> the page that comes first."""
 pytestmark = pytest.mark.long  # the build alone takes half a minute
 

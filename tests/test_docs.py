@@ -162,15 +162,8 @@ def test_the_page_of_commands_and_the_examples_of_the_help_have_every_command():
 def run_commands():
     """The commands of all pages that run something with what is shipped: page, words."""
     unshipped = (
-        "SCENARIO",
-        "suite=NAME",
-        "=mine.",
-        "=decoupled.yaml",
-        "cautious.",
-        "=encoder.pt",
-        "leaves.yaml",
-        "afternoon",
-    )
+        "SCENARIO", "suite=NAME", "=mine.", "=decoupled.yaml", "cautious.", "=encoder.pt", "leaves.yaml", "afternoon",
+    )  # fmt: skip
     for page in (ROOT / "README.md", ROOT / "leaderboards" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = page.read_text().replace("\\\n", " ")
         for line in re.findall(r"(?:^|`)python -m benchmark run ([^`\n]+)", text, re.MULTILINE):

@@ -21,13 +21,8 @@ from tests.datamodules.own_data import save
 PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "natural-clients.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.*?)[,:\n].*?\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
 SHORT = (
-    "federation.rounds=1",
-    "training.steps=1",
-    "training.batch_size=4",
-    "logger=csv",
-    "accelerator=cpu",
-    "threads=1",
-)
+    "federation.rounds=1", "training.steps=1", "training.batch_size=4", "logger=csv", "accelerator=cpu", "threads=1",
+)  # fmt: skip
 
 
 def images(root: Path, *patterns: str) -> list[str]:
@@ -127,12 +122,9 @@ def test_the_commands_of_a_set_make_its_first_round(name, tmp_path, monkeypatch)
         subprocess.run(["bash", "-ec", command.replace("/data", str(tmp_path), 1)], check=True)
     words = shlex.split(run.replace("\\\n", " ").replace("/data", str(tmp_path), 1))[4:]
     own = [
-        *SHORT,
-        "data.image_size=16",
-        "partition.clients=null",
-        f"output={tmp_path / 'runs'}",
+        *SHORT, "data.image_size=16", "partition.clients=null", f"output={tmp_path / 'runs'}",
         f"data.cache={tmp_path / 'cache'}",
-    ]
+    ]  # fmt: skip
     keys = {word.partition("=")[0] for word in own}
     ((config,), _) = configs_of([*own, *(word for word in words if word.partition("=")[0] not in keys)])
     record = Experiment(config, Display(Console(file=io.StringIO()))).execute()

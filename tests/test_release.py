@@ -46,11 +46,8 @@ def test_a_submission_is_verified_by_the_code_of_the_base_and_without_trust():
 
 def test_an_extra_that_a_file_or_a_message_names_exists():
     sources = [
-        *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob("benchmark/**/*.py"),
-        *ROOT.glob("eval/*.py"),
-        ROOT / "Dockerfile",
-    ]
+        *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmark/**/*.py"), *ROOT.glob("eval/*.py"), ROOT / "Dockerfile",
+    ]  # fmt: skip
     named = {name for file in sources for name in re.findall(r"fulcrum(?:-ful)?\[([\w,]+)\]", file.read_text())}
     assert {"dp", "clusters", "export"} <= {extra for names in named for extra in names.split(",")}
     assert {extra for names in named for extra in names.split(",")} <= set(PROJECT["optional-dependencies"])

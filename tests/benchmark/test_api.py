@@ -38,12 +38,8 @@ def run(tmp_path_factory):
 class TestCompose:
     def test_a_mapping_and_words_are_one_config(self):
         values = {
-            "optimizer.lr": 0.5,
-            "evaluation.protocols": ["knn/v1"],
-            "training.steps": None,
-            "row": "1",
-            "seed": 3,
-        }
+            "optimizer.lr": 0.5, "evaluation.protocols": ["knn/v1"], "training.steps": None, "row": "1", "seed": 3,
+        }  # fmt: skip
         words = ["optimizer.lr=0.5", "evaluation.protocols=[knn/v1]", "training.steps=null", "row=1", "seed=3"]
         expected = compose(TINY, "fedavg", words)
         assert api.compose(TINY, "fedavg", values) == api.compose(TINY, "fedavg", words) == expected

@@ -73,12 +73,9 @@ def registry(tmp_path, monkeypatch):
 def faces(registry, tmp_path):
     """Typefaces, of which one has a second weight that lacks nearly all characters."""
     files = {
-        "mono": "DejaVuSansMono",
-        "roman": "cmr10",
-        "sans": "DejaVuSans",
-        "serif": "DejaVuSerif",
+        "mono": "DejaVuSansMono", "roman": "cmr10", "sans": "DejaVuSans", "serif": "DejaVuSerif",
         "times": "STIXGeneral",
-    }
+    }  # fmt: skip
     styles = {name: {"400": file} for name, file in files.items()}
     styles["serif"]["700"] = "DejaVuSansDisplay"
     given = [

@@ -40,13 +40,10 @@ def test_each_client_counts_once_whatever_its_size():
     assert north > 90
     assert south < 10
     assert scores == {
-        "accuracy": pytest.approx((north + south) / 2),
-        "accuracy_worst_tenth": south,
-        "spread": pytest.approx((north - south) / 2),
-        "clients": 2,
-        "accuracy of north": north,
+        "accuracy": pytest.approx((north + south) / 2), "accuracy_worst_tenth": south,
+        "spread": pytest.approx((north - south) / 2), "clients": 2, "accuracy of north": north,
         "accuracy of south": south,
-    }
+    }  # fmt: skip
 
 
 @settings(max_examples=20)

@@ -166,14 +166,10 @@ def test_a_damaged_file_is_taken_whole_or_refused_in_one_line(standing, scratch,
 
 
 RAW = {
-    "nested": b"[" * 100_000,
-    "nested and closed": b"[" * 100_000 + b"]" * 100_000,
-    "digits": b'{"seed": ' + b"1" * 5000 + b"}",
-    "half a pair": rb'{"schema": 1, "row": "\ud800"}',
-    "NaN": b"NaN",
-    "nothing": b"",
-    "no text": b"\xff\xfe",
-}
+    "nested": b"[" * 100_000, "nested and closed": b"[" * 100_000 + b"]" * 100_000,
+    "digits": b'{"seed": ' + b"1" * 5000 + b"}", "half a pair": rb'{"schema": 1, "row": "\ud800"}', "NaN": b"NaN",
+    "nothing": b"", "no text": b"\xff\xfe",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("content", RAW.values(), ids=RAW)

@@ -46,11 +46,8 @@ def test_a_board_by_hand():
 def test_better_and_worse_rows_are_those_beyond_the_margin():
     found = compared(a=[60, 60.1, 59.9], b=[50, 50, 50.2], c=[49.9, 50.2, 50])
     assert (found.better("c"), found.worse("a"), found.better("b"), found.worse("b")) == (
-        ("a",),
-        ("b", "c"),
-        ("a",),
-        (),
-    )
+        ("a",), ("b", "c"), ("a",), (),
+    )  # fmt: skip
 
 
 def test_a_margin_is_the_critical_value_times_the_deviation_of_the_difference():

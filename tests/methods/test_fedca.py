@@ -21,12 +21,9 @@ class TestFedCA(InterfaceContract):
     method = "fedca"
     overrides = QUICK
     choices = (
-        "server_optimizer.class=methods.server.Adam",
-        "method.dictionary=0",
-        "method.dictionary=2",
-        "method.alignment=0.5",
-        "method.base_epochs=3",
-    )
+        "server_optimizer.class=methods.server.Adam", "method.dictionary=0", "method.dictionary=2",
+        "method.alignment=0.5", "method.base_epochs=3",
+    )  # fmt: skip
     equals = (
         ("method.dictionary=0 method.alignment=0", "fedavg", "state"),
         *(  # with an empty dictionary the first round is FedAvg's

@@ -9,10 +9,7 @@ from tests.methods.contract import DurabilityContract, InterfaceContract
 HERE = own_data.__name__
 DATA = (f"data={{class: {HERE}.Blocks, name: blocks, options: {{count: 80}}}}",)
 FILE = (*DATA, f"partition={{name: file, path: {Path(__file__).parents[1] / 'clients.json'}}}")
-HELD_OUT = (
-    f"data={{class: {HERE}.Natural, name: natural}}",
-    "partition={name: folders, held_out: ['site 1']}",
-)
+HELD_OUT = (f"data={{class: {HERE}.Natural, name: natural}}", "partition={name: folders, held_out: ['site 1']}")
 FUNCTION = (*DATA, f"partition={{class: {HERE}.by_turns}}")
 
 

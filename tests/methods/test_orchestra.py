@@ -263,11 +263,7 @@ class TestRelease:
                 orchestra(local_clusters=clusters, epsilon=1.0)
 
     def test_the_privacy_sheet_describes_a_centroid(self):
-        described = {
-            "not enforced": {},
-            "at least 4 rows": {"least": 4},
-            "as they are": {"local_clusters": None},
-        }
+        described = {"not enforced": {}, "at least 4 rows": {"least": 4}, "as they are": {"local_clusters": None}}
         for message, settings in {**described, "epsilon 1 at delta 0.001": {"epsilon": 1.0}}.items():
             method = orchestra(clusters=128, **settings)
             assert message in method.protections()["centroids"]

@@ -67,11 +67,8 @@ def test_tests_of_the_file_come_first_and_cases_of_one_test_do_not_crowd_out_oth
     seconds = {"tests/test_b.py::A::far[0]": 1, "tests/test_b.py::B::far[0]": 1, "tests/test_b.py::other": 1.5}
     seen = Seen({}, {**seconds, "tests/test_a.py::near": 9})
     assert seen.ordered([*seen.seconds], "tests/test_a.py::") == [
-        "tests/test_a.py::near",
-        "tests/test_b.py::A::far[0]",
-        "tests/test_b.py::other",
-        "tests/test_b.py::B::far[0]",
-    ]
+        "tests/test_a.py::near", "tests/test_b.py::A::far[0]", "tests/test_b.py::other", "tests/test_b.py::B::far[0]",
+    ]  # fmt: skip
 
 
 SOURCE = """

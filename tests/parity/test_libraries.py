@@ -57,7 +57,7 @@ def test_a_fault_is_planted_and_taken_out_again(case):
 def test_there_are_enough_comparisons_and_no_two_of_one_title():
     assert len(cases()) == len(CASES) >= 25
     assert {case.package for case in CASES.values()} - OURS == {
-        *("flwr", "flwr_datasets", "lightly", "opacus", "pfl", "stable_pretraining"),
+        *("flwr", "flwr_datasets", "lightly", "opacus", "pfl", "stable_pretraining")
     }
 
 

@@ -22,12 +22,8 @@ ROOT = Path(__file__).parents[3]
 SMALL = ["encoder.class=methods.networks.convnet", "heads.projector=[32,256]", "method.basis=axis"]
 """Overrides for a message of some hundred kilobytes."""
 SAMPLE = (
-    "partition/classes",
-    "bytes/stages",
-    "formula/",
-    "simulated/orchestra-anonymity",
-    "simulated/fedsc-decomposition",
-)
+    "partition/classes", "bytes/stages", "formula/", "simulated/orchestra-anonymity", "simulated/fedsc-decomposition",
+)  # fmt: skip
 """Computations whose first two cells take less than a second."""
 
 

@@ -23,8 +23,7 @@ def test_operations_of_an_epoch_are_those_of_a_hand_count(encoder, network):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in sorted({*available("method")} - {QUICK}))],
+    "name", [QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in sorted({*available("method")} - {QUICK}))]
 )
 def test_the_committed_sheet_is_up_to_date(name):
     lines = [] if name in cost_sheet.IDLE else cost_sheet.lines_of(name)

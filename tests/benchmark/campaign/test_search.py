@@ -116,11 +116,8 @@ def test_the_choice_is_by_the_score_without_labels():
     searched = row()
     searched.points = [("a",), ("b",), ("c",), ("d",)]
     searched.tried = {
-        ("a",): Outcome(-0.2, 90.0),
-        ("b",): Outcome(-0.1, 10.0),
-        ("c",): Outcome(),
-        ("d",): Outcome(-0.1, 5),
-    }
+        ("a",): Outcome(-0.2, 90.0), ("b",): Outcome(-0.1, 10.0), ("c",): Outcome(), ("d",): Outcome(-0.1, 5),
+    }  # fmt: skip
     assert searched.best == ("b",)
     searched.tried = dict.fromkeys(searched.points, Outcome())
     assert searched.best is None

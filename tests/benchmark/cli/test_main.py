@@ -178,10 +178,7 @@ COMMANDS = [
 
 
 class TestMistakes:
-    @pytest.mark.parametrize(
-        ("words", "line"),
-        [*((f"run TINY {words}", line) for words, line in RUNS), *COMMANDS],
-    )
+    @pytest.mark.parametrize(("words", "line"), [*((f"run TINY {words}", line) for words, line in RUNS), *COMMANDS])
     def test_one_line_and_exit_code_2(self, refused, words, line):
         assert line in refused(*shlex.split(words.replace("TINY", TINY).replace("ROOT", str(ROOT))))
 

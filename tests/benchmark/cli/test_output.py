@@ -44,8 +44,7 @@ print("the end")
 
 
 @pytest.mark.parametrize(
-    "tail",
-    ["| head -1", "2>&1 | true", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full", ">/dev/full 2>&1"],
+    "tail", ["| head -1", "2>&1 | true", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full", ">/dev/full 2>&1"]
 )
 @pytest.mark.parametrize("options", ["", "-u"])
 def test_a_program_goes_on_without_its_streams(tmp_path, tail, options):

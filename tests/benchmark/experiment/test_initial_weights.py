@@ -191,14 +191,8 @@ class TestRuns:
     @pytest.fixture
     def words(self, convnet):
         return (
-            "run",
-            TINY,
-            "fedavg",
-            "federation.rounds=1",
-            "scenario=tiny",
-            *NORMALISED,
-            f"encoder.weights={convnet}",
-        )
+            "run", TINY, "fedavg", "federation.rounds=1", "scenario=tiny", *NORMALISED, f"encoder.weights={convnet}",
+        )  # fmt: skip
 
     @pytest.fixture
     def run_folder(self, tmp_path, words, call):

@@ -82,11 +82,8 @@ def test_the_servers_own_workers_have_no_lines_and_clients_without_names_none(tm
 
 def test_what_is_sent_is_measured_before_masks_and_after_the_clip(tmp_path):
     words = (
-        "privacy.mechanism=central",
-        "privacy.clip=0.5",
-        "privacy.noise_multiplier=1",
-        "federation.batch_norm=local",
-    )
+        "privacy.mechanism=central", "privacy.clip=0.5", "privacy.noise_multiplier=1", "federation.batch_norm=local",
+    )  # fmt: skip
     run, _ = logged(tmp_path, "fedavg", *words, "privacy.secure_aggregation=true", "federation.rounds=1")
     assert [line["norm"] for line in lines_of(run.folder)] == [{"weights": pytest.approx(0.5, rel=1e-5)}] * 2
 

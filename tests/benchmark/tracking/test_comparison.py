@@ -186,11 +186,8 @@ def test_the_tables_of_a_paper_have_a_line_for_each_row(folders):
     )
     latex = table("latex", pools, score_lines(pools)).splitlines()
     assert latex[1:5] == [
-        r"\begin{tabular}{lrrr}",
-        r"\toprule",
-        r" & seeds & kNN (\%) & effective rank \\",
-        r"\midrule",
-    ]
+        r"\begin{tabular}{lrrr}", r"\toprule", r" & seeds & kNN (\%) & effective rank \\", r"\midrule",
+    ]  # fmt: skip
     assert latex[5] == r"fedavg & 2 & $\mathbf{51.5 \pm 2.1}$ & $4.2 \pm 0.0$ \\"
     assert latex[6] == r"a\_b\&50\%\textbackslash{}{[}x & 1 & $\mathbf{51.5}$ & -- \\"  # as good, as it is shown
     assert latex[7:] == [r"\bottomrule", r"\end{tabular}"]

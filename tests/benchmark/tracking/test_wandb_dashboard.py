@@ -119,9 +119,7 @@ def test_a_live_run_and_the_record_of_it_are_logged_alike(tmp_path, offline, mon
     assert ([*live], [*rows]) == ([1, 2, 3, 4], [2, 4])
     for mine, theirs in ((live[2], rows[2]), (live[4], rows[4]), (live_last, last), (live_config, config)):
         assert {name: mine.get(name) for name in theirs} == theirs
-    assert {name for row in live.values() for name in row} - {*rows[4], *last} == {
-        "sys/images_per_second",
-    }
+    assert {name for row in live.values() for name in row} - {*rows[4], *last} == {"sys/images_per_second"}
     assert last["privacy/epsilon"] == live[4]["privacy/epsilon"] > live[1]["privacy/epsilon"]
     assert live_axes == axes
     assert live_tags <= tags

@@ -142,12 +142,9 @@ def test_activity_has_a_column_and_a_row_that_hardly_acts_is_no_evidence():
 
 def test_the_page_says_what_rows_add_and_whether_that_counts():
     rows = {
-        "fedavg-align_uniform": [50.0, 50.0, 53.0],
-        "ssd": [56.0, 56.2, 59.1],
-        "ssd-dsr": [50.25, 51.25, 52.25],
-        "ssd-pd": [46.0, 45.9, 49.1],
-        "ssd-hard": [40.0, 41.0],
-    }
+        "fedavg-align_uniform": [50.0, 50.0, 53.0], "ssd": [56.0, 56.2, 59.1], "ssd-dsr": [50.25, 51.25, 52.25],
+        "ssd-pd": [46.0, 45.9, 49.1], "ssd-hard": [40.0, 41.0],
+    }  # fmt: skip
     page = markdown(records(rows))
     (line,) = [line for line in page.splitlines() if line.startswith("What rows add")]
     told = r"What rows add to those they build on \(4 pairs\): ssd \+6.1 \(\S+ to \S+\) on fedavg-align\\_uniform; "
