@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.run_helpers import TINY
+from tests.run_helpers import TINY, same, train_run
 
 ROOT = Path(__file__).parents[2]
 OURS = ("datamodules", "eval", "leaderboards", "methods")
@@ -87,7 +88,8 @@ def test_names(tmp_path, form, names, words):
 
 @pytest.mark.ranks
 def test_two_ranks_and_a_resumed_run(folder):
-    """The second is a new process, in a folder that has a package `benchmark` as well; of the resumed run a fork."""
+    """The second is a new process, as on GPUs, where there is a package `benchmark` too; of the resumed run a fork."""
+    alone = train_run(folder / "alone", "fedavg", "devices=1").loop.server
     (folder / "started.py").write_text(ANEW)
     foreign(folder, "benchmark", "package")
     common = ("devices=2", "accelerator=cpu", "threads=1", "logger=csv", "data.cache=cache")
@@ -95,6 +97,7 @@ def test_two_ranks_and_a_resumed_run(folder):
     result = folder / "runs/tiny/own/seed0/result.json"
     python(folder, "started.py", "run", TINY, "fedavg", *common, *own)
     assert json.loads(result.read_text())["world_size"] == 2
+    assert same(torch.load(result.parent / "checkpoint" / "state.pt", weights_only=True)["server"], alone)
     result.unlink()
     shutil.rmtree(folder / "benchmark")
     python(folder, "-m", "benchmark", "resume", "runs/tiny/own/seed0", "trust=true")

@@ -1,4 +1,3 @@
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from benchmark.errors import ConfigError
 from benchmark.runtime import is_first_rank
 from leaderboards import store
 from tests.command_helpers import Job
-from tests.run_helpers import TINY, by_hand, same, train_run
+from tests.run_helpers import TINY, by_hand, same
 
 ROOT = Path(__file__).parents[3]
 
@@ -197,23 +196,3 @@ def test_ranks_that_have_a_client_share_the_cores(monkeypatch):
         used.append(torch.get_num_threads())
         torch.set_num_threads(before)
         assert used == [threads, alone, threads]
-
-
-@pytest.mark.ranks
-def test_where_nothing_can_be_forked_the_program_is_started_anew(tmp_path):
-    """As on GPUs, the second rank is a new process of the program, not a fork."""
-    program = (
-        "import runpy, sys\n"
-        "from benchmark.distributed.launch import RankProcesses\n"
-        "start = RankProcesses.start\n"
-        "RankProcesses.start = lambda self, count, fork: start(self, count, fork=False)\n"
-        "sys.argv[0] = 'benchmark'\n"
-        "runpy.run_module('benchmark', run_name='__main__', alter_sys=True)\n"
-    )
-    alone = train_run(tmp_path / "alone", "fedavg", "scenario=tiny", "row=on1", "devices=1")
-    words = [f"output={tmp_path}", f"data.cache={tmp_path}/cache", "logger=csv", "threads=1", "accelerator=cpu"]
-    words += ["devices=2", "scenario=tiny", "row=on2", "evaluation.protocols=[]"]
-    succeed(["-c", program, "run", TINY, "fedavg", *words])
-    folder = tmp_path / "tiny" / "on2" / "seed0"
-    assert json.loads((folder / "result.json").read_text())["world_size"] == 2
-    assert same(torch.load(folder / "checkpoint" / "state.pt", weights_only=True)["server"], alone.loop.server)
