@@ -74,7 +74,7 @@ class InterfaceContract(Contract):
     variant: ClassVar[bool] = False
     shipped: ClassVar[tuple[str, ...]] = ()
     falls: ClassVar[bool] = True
-    accuracy: ClassVar[float] = 70
+    accuracy: ClassVar[float] = 60
     choices: ClassVar[tuple[str, ...]] = ()
     equals: ClassVar[tuple[tuple[str, str, str | float], ...]] = ()
     refused: ClassVar[dict[str, str]] = {}
