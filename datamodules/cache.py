@@ -25,9 +25,9 @@ import numpy as np
 
 from datamodules.damaged import refusal, without_damaged
 from datamodules.errors import DataError, UnreadableError
-from datamodules.order import Hashes, hashes, threads
+from datamodules.order import Hashes, hashes, parts_of, threads
 from datamodules.pictures import Findings, Picture, eight_bits, picture
-from datamodules.raw import Raw
+from datamodules.raw import Raw, Rows
 from datamodules.splits import SPLITS
 
 CHUNK = 64  # images a thread decodes at a time, and between two calls of `progress`
@@ -79,9 +79,9 @@ def opened(
     if reason is not None:
         if reason != "missing":
             log.warning("%s is damaged (%s): its images are decoded again", folder, reason)
-        raw = read_raw()
+        raws = [read_raw()]  # taken out, so that `_build` can let its images go
         try:
-            _build(folder, raw, fit, levels, verify, progress, skip_damaged)
+            _build(folder, raws.pop(), fit, levels, verify, progress, skip_damaged)
         except OSError as error:  # reading has errors of its own
             raise DataError(
                 f"decoded images cannot be written to {folder.parent} ({error.strerror}): "
@@ -97,7 +97,9 @@ def opened(
 def _read(folder: Path) -> Decoded:
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     names = [Path(file).stem for file in meta["blocks"]]
-    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode=None if "labels" in name else "r") for name in names}
+    # labels as an array that torch takes, without a warning that nobody may write into it
+    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c" if "labels" in name else "r") for name in names}
+    arrays |= {name: labels.view(np.ndarray) for name, labels in arrays.items() if "labels" in name}
     return Decoded(arrays, tuple(meta["classes"]), Hashes(*meta["hashes"]), tuple(meta["notes"]), meta["levels"])
 
 
@@ -161,8 +163,9 @@ def _build(
                         progress(found.images, total)
         except UnreadableError as error:
             raise refusal(raw) from error
-        notes = [*raw.notes, *found.notes(white, levels)]
-        _write_meta(folder, raw.classes, notes, white if found.deep else None)
+        classes, notes = raw.classes, [*raw.notes, *found.notes(white, levels)]
+        del raw  # hashing needs room
+        _write_meta(folder, classes, notes, white if found.deep else None)
         if damage(target, verify) is None:  # another process was first, with the same content
             return
         with contextlib.suppress(FileNotFoundError):
@@ -239,6 +242,14 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Fit, levels: int | None) ->
                 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                     raise
 
+    if (ready := _ready(raw, split, fit)) is not None and ready[0].shape == shape[1:]:
+        with file.open("r+b") as stream:  # not mapped, so that no page of it is this process's memory
+            stream.seek(images.offset)
+            for part in parts_of(ready):
+                stream.write(np.ascontiguousarray(ready[part]).data)
+                yield Findings(images=part.stop - part.start)
+        return
+
     def fill(start: int) -> Findings:
         found = Findings()
         for position in range(start, min(start + CHUNK, len(labels))):
@@ -252,6 +263,15 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Fit, levels: int | None) ->
     with ThreadPoolExecutor(threads(first.values[0].size)) as pool:
         yield from pool.map(fill, range(0, len(labels), CHUNK))
     images.flush()
+
+
+def _ready(raw: Raw, split: str, fit: Fit) -> np.ndarray | Rows | None:
+    """A split's images where they are an array that is stored as it is, many at a time; None: each has to be made."""
+    images = raw.images[split]
+    if raw.read is not np.asarray or not isinstance(images, np.ndarray | Rows) or not len(images):
+        return None
+    first = images[0]  # of whose size and type are all others
+    return images if isinstance(first, np.ndarray) and first.dtype == np.uint8 and fit(first) is first else None
 
 
 def _other_size(raw: Raw, split: str, position: int, shape: Sequence[int], first: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.errors import DataError, UnreadableError
-from datamodules.raw import OF_IMAGES, Raw
+from datamodules.raw import OF_IMAGES, Raw, taken
 
 OPTION = "skip_damaged"
 """The key of `data.options` that leaves out what cannot be read."""
@@ -53,8 +53,7 @@ def without_damaged(raw: Raw, alive: Callable[[], object]) -> Raw:
     total = sum(map(len, raw.images.values()))
     note = f"{len(errors):,} of {total:,} images cannot be read and are left out (data.options.{OPTION})"
     parts: dict[str, Any] = {
-        name: {split: [each[row] for row in kept[split]] for split, each in getattr(raw, name).items()}
-        for name in OF_IMAGES
+        name: {split: taken(each, kept[split]) for split, each in getattr(raw, name).items()} for name in OF_IMAGES
     }
     return replace(raw, labels=labels, **parts, notes=(*raw.notes, f"{note}; the first is {errors[0].file}"))
 

@@ -13,18 +13,21 @@ first of these hashes and have the second one, which the data sets of `SHIPPED` 
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from datamodules.mapped import unmap_pages
 from datamodules.pictures import picture
-from datamodules.raw import OF_IMAGES, Raw
+from datamodules.raw import OF_IMAGES, Raw, Rows, taken
 
 CHUNK = 64
 """Images that a thread reads at a time."""
+TOGETHER = 1 << 22
+"""Bytes of images that are hashed, or copied, at a time: 4 MiB."""
 
 
 class Hashes(NamedTuple):
@@ -59,15 +62,31 @@ def hashes(splits: Iterable[tuple[np.ndarray, np.ndarray]]) -> Hashes:
     """The hashes of a data set. splits: images `[N, C, H, W]` uint8 and labels `[N]` int64, train before test."""
     in_order, as_sets = hashlib.sha256(), hashlib.sha256()
     for images, labels in splits:
-        for array in (images, labels):
-            in_order.update(repr(array.shape).encode())
-            in_order.update(array.reshape(-1).data)
-        pairs = zip(images, labels.tolist(), strict=True)
-        each = (hashlib.sha256(image.data).digest() + label.to_bytes(8, "little") for image, label in pairs)
+        in_order.update(repr(images.shape).encode())
+        each = np.empty((len(labels), 40), dtype=np.uint8)  # an image's hash, then its label
+        each[:, 32:] = labels.astype("<i8").view(np.uint8).reshape(-1, 8)
+        for part in parts_of(images):
+            few = np.ascontiguousarray(images[part])
+            in_order.update(few.data)
+            contents = few.reshape(len(few), -1).view(f"V{few[0].nbytes}")[:, 0].tolist()
+            digests = b"".join([hashlib.sha256(content).digest() for content in contents])
+            each[part, :32] = np.frombuffer(digests, dtype=np.uint8).reshape(-1, 32)
+            unmap_pages(images)
+        in_order.update(repr(labels.shape).encode())
+        in_order.update(np.ascontiguousarray(labels).data)
         as_sets.update(repr(images.shape).encode())
-        as_sets.update(np.sort(np.fromiter(each, dtype="S40", count=len(labels))).data)
+        whole = each.view("S40")[:, 0]
+        whole.sort()
+        as_sets.update(whole.data)
     recorded = {content: sha256 for sha256, content in SHIPPED.values()}
     return Hashes(recorded.get(as_sets.hexdigest(), as_sets.hexdigest()), in_order.hexdigest())
+
+
+def parts_of(images: np.ndarray | Rows) -> Iterator[slice]:
+    """Slices of images that together are all of them, in their order, each of TOGETHER bytes or a single image."""
+    step = max(1, TOGETHER // images[0].nbytes) if len(images) else 1
+    for start in range(0, len(images), step):
+        yield slice(start, min(start + step, len(images)))
 
 
 def ordered(raw: Raw) -> Raw:
@@ -77,7 +96,7 @@ def ordered(raw: Raw) -> Raw:
     parts: dict[str, Any] = {"labels": {split: raw.labels[split][order] for split, order in rows.items()}}
     for name in OF_IMAGES:
         known = getattr(raw, name)
-        parts[name] = {split: [known[split][row] for row in order] for split, order in rows.items() if split in known}
+        parts[name] = {split: taken(known[split], order) for split, order in rows.items() if split in known}
     changed: dict[str, Any] = {name: {**getattr(raw, name), **each} for name, each in parts.items()}
     return replace(raw, **{**changed, "positions": rows})
 

@@ -15,6 +15,31 @@ OF_IMAGES = ("images", "clients", "paths", "positions")
 HELD_OUT = "a fifth of the images, drawn with seed 0, is the test set: the data have none"
 
 
+class Rows(Sequence[np.ndarray]):
+    """Some rows of an array, in any order, copied only where a slice of them is asked for.
+
+    >>> Rows(np.arange(5) * 10, np.array([4, 0, 2]))[1:].tolist()
+    [0, 20]
+    """
+
+    def __init__(self, array: "np.ndarray | Rows", rows: np.ndarray) -> None:
+        self.array, self.rows = array, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        """A row, a view; or those of a slice or of indices, a copy."""
+        return self.array[self.rows[index]]
+
+
+def taken(values: Any, rows: Sequence[int] | np.ndarray) -> Any:
+    """The values at these positions; of an array as `Rows`, so that a copy of it needs no memory."""
+    if isinstance(values, np.ndarray | Rows):
+        return Rows(values, np.asarray(rows, dtype=np.int64))
+    return [values[row] for row in rows]
+
+
 @dataclass(frozen=True)
 class Raw:
     """A data set before decoding: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8 or uint16, or more.
@@ -131,5 +156,5 @@ def with_test(read: Callable[[], Raw], hold_out: bool) -> Raw:
     parts: dict[str, Any] = {"labels": {split: labels[kept] for split, kept in rows.items()}}
     for name in OF_IMAGES:
         train = getattr(made, name).get("train")
-        parts[name] = {} if train is None else {split: [train[row] for row in kept] for split, kept in rows.items()}
+        parts[name] = {} if train is None else {split: taken(train, kept) for split, kept in rows.items()}
     return replace(made, **parts, notes=(*made.notes, HELD_OUT))

@@ -1,7 +1,11 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from datamodules import sources
+from datamodules import cache, order, sources
+from datamodules.pictures import picture
+from datamodules.raw import Rows, taken
 from tests.datamodules.own_data import RNG, load, refused
 
 IMAGES = RNG.integers(0, 256, (12, 6, 6, 3), dtype=np.uint8)
@@ -60,3 +64,61 @@ def test_other_arrays_are_one_line(tmp_path, content, line):
         np.savez(tmp_path / "mine.npz", **content)
     with refused(line):
         load(tmp_path)
+
+
+class TestManyAtOnce:
+    """Images that are stored as they are, which are not made one by one."""
+
+    @pytest.fixture
+    def made(self, tmp_path, monkeypatch):
+        """Loads the arrays with some options; the number of images that were made one by one."""
+        count = [0]
+
+        def counted(image):
+            count[0] += 1
+            return picture(image)
+
+        monkeypatch.setattr(cache, "picture", counted)
+        monkeypatch.setattr(order, "TOGETHER", 300)  # two images
+
+        def load(*, test=True, dtype=np.uint8, **options):
+            arrays = {"train_images": IMAGES.astype(dtype), "train_labels": LABELS}
+            arrays |= {"test_images": IMAGES[:5].astype(dtype), "test_labels": LABELS[:5]} if test else {}
+            np.savez(tmp_path / "mine.npz", **arrays)
+            count[0] = 0
+            return sources.load("mine", root=tmp_path, cache=tmp_path / "cache", **options), count[0]
+
+        return load
+
+    @pytest.mark.parametrize("test", [True, False])
+    @pytest.mark.parametrize("kept", ["source", "canonical"])
+    def test_they_are_those_that_are_made_one_by_one(self, made, monkeypatch, test, kept):
+        many, count = made(test=test, order=kept)
+        assert count == 2  # the first image, for its size, once for each split
+        monkeypatch.setattr(cache, "_ready", lambda *_: None)
+        few, count = made(test=test, order=kept)
+        assert count > len(IMAGES)
+        assert (many.sha256, many.in_order, many.notes) == (few.sha256, few.in_order, few.notes)
+        for one, other in ((many.train, few.train), (many.test, few.test)):
+            np.testing.assert_array_equal(one.images, other.images)
+            np.testing.assert_array_equal(one.labels, other.labels)
+
+    @pytest.mark.parametrize("options", [{"channels": 1}, {"image_size": 4}, {"dtype": np.uint16}])
+    def test_others_are_made_one_by_one(self, made, options):
+        source, count = made(**options)
+        assert count > len(IMAGES)
+        assert source.train.images.shape == (12, options.get("channels", 3), *[options.get("image_size", 6)] * 2)
+
+    def test_a_split_of_another_size_is_refused(self, tmp_path):
+        np.savez(tmp_path / "mine.npz", train_images=IMAGES, test_images=IMAGES[:, :4, :4])
+        with refused("differ in size: train image 0 is 6 x 6 and test image 0 is 4 x 4"):
+            sources.load("mine", root=tmp_path, cache=tmp_path / "cache", order="source")
+
+
+@given(st.permutations(range(9)), st.data())
+def test_rows_of_an_array_are_the_array_in_that_order(permuted, data):
+    chosen = data.draw(st.permutations(range(9)))[:5]
+    rows = taken(taken(np.arange(9) * 10, permuted), chosen)
+    assert isinstance(rows, Rows)
+    assert list(rows) == rows[:].tolist() == [permuted[k] * 10 for k in chosen]
+    assert taken([k * 10 for k in range(9)], chosen) == [k * 10 for k in chosen]
