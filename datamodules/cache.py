@@ -37,6 +37,7 @@ ABANDONED = 3600.0  # seconds without progress after which an unfinished folder 
 ARRAYS = ("images", "labels")
 Progress = Callable[[int, int], None]
 Fit = Callable[[np.ndarray], np.ndarray]
+"""See `datamodules.sizes.fitting`."""
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +98,9 @@ def opened(
 def _read(folder: Path) -> Decoded:
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     names = [Path(file).stem for file in meta["blocks"]]
-    # labels as an array that torch takes, without a warning that nobody may write into it
-    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c" if "labels" in name else "r") for name in names}
-    arrays |= {name: labels.view(np.ndarray) for name, labels in arrays.items() if "labels" in name}
+    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in names if "labels" not in name}
+    for name in filter(lambda name: "labels" in name, names):  # which torch takes only where one may write into them
+        arrays[name] = np.load(folder / f"{name}.npy", mmap_mode="c").view(np.ndarray)
     return Decoded(arrays, tuple(meta["classes"]), Hashes(*meta["hashes"]), tuple(meta["notes"]), meta["levels"])
 
 
@@ -242,11 +243,11 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Fit, levels: int | None) ->
                 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                     raise
 
-    if (ready := _ready(raw, split, fit)) is not None and ready[0].shape == shape[1:]:
+    if (stored := _together(raw, split, fit, shape[1:])) is not None:
         with file.open("r+b") as stream:  # not mapped, so that no page of it is this process's memory
             stream.seek(images.offset)
-            for part in parts_of(ready):
-                stream.write(np.ascontiguousarray(ready[part]).data)
+            for part in parts_of(stored):
+                stream.write(np.ascontiguousarray(fit(stored[part])).data)
                 yield Findings(images=part.stop - part.start)
         return
 
@@ -265,13 +266,18 @@ def _decode(folder: Path, split: str, raw: Raw, fit: Fit, levels: int | None) ->
     images.flush()
 
 
-def _ready(raw: Raw, split: str, fit: Fit) -> np.ndarray | Rows | None:
-    """A split's images where they are an array that is stored as it is, many at a time; None: each has to be made."""
+def _together(raw: Raw, split: str, fit: Fit, shape: Sequence[int]) -> np.ndarray | Rows | None:
+    """A split's images where they are an array of 8 bits that keep their size, and are made many at a time.
+
+    shape: that they have to get.
+    """
     images = raw.images[split]
     if raw.read is not np.asarray or not isinstance(images, np.ndarray | Rows) or not len(images):
         return None
-    first = images[0]  # of whose size and type are all others
-    return images if isinstance(first, np.ndarray) and first.dtype == np.uint8 and fit(first) is first else None
+    first = images[0]  # all others are as it is
+    if not isinstance(first, np.ndarray) or first.dtype != np.uint8 or first.shape[1:] != tuple(shape[1:]):
+        return None
+    return images if fit(first).shape == tuple(shape) else None
 
 
 def _other_size(raw: Raw, split: str, position: int, shape: Sequence[int], first: Sequence[int]) -> str:

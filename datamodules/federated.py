@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from datamodules.compiled import apply_compiled
 from datamodules.errors import PartitionError
+from datamodules.mapped import rows_of
 from datamodules.partition import refuse_small
 from datamodules.parts import Parts
 from datamodules.recipe import Recipe
@@ -24,6 +25,9 @@ CHUNK = 512
 
 WHOLE = 1 << 28
 """Clients of at most these bytes, 256 MiB, are copied to the device whole; a larger client's images chunk by chunk."""
+
+FEW, MAPPED = 100, 1 << 25
+"""A client with less than a hundredth of a data set of more than 32 MiB leaves no page of its file in the memory."""
 
 RESIDENT = 1 << 29
 """A data set of at most these bytes, 512 MiB, stays on a GPU whole: CIFAR has 150 MB."""
@@ -225,7 +229,9 @@ class FederatedDataModule(LightningDataModule):
             return lambda positions: everything[rows[positions].to(device, non_blocking=True)]
         if len(held) * pool[0].nbytes > WHOLE:
             return lambda positions: torch.from_numpy(pool[held[positions.numpy()]]).to(device, non_blocking=True)
-        images = torch.from_numpy(np.asarray(pool[held])).to(device)
+        # without the first, a run of many clients would come to have the whole file in its memory
+        few = isinstance(pool, np.memmap) and pool.nbytes > MAPPED and len(held) * FEW < len(pool)
+        images = torch.from_numpy(rows_of(pool, held) if few else np.asarray(pool[held])).to(device)
         return lambda positions: images[positions.to(device, non_blocking=True)]
 
     def _views(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from datamodules.parts import Parts, sizes_of
+
 MAX_CLIENTS = 100
 """Largest number of clients in a chart: with more it would be unreadable and take minutes."""
 
@@ -18,10 +20,11 @@ def counts(labels: np.ndarray, partition: Sequence[np.ndarray]) -> np.ndarray:
            [0, 2]], dtype=int32)
     """
     distinct = np.unique(labels)
-    examples = np.empty((len(partition), len(distinct)), dtype=np.int32)  # one array, however many clients
-    for row, indices in zip(examples, partition, strict=True):
-        row[:] = np.bincount(np.searchsorted(distinct, labels[indices]), minlength=len(distinct))
-    return examples
+    width, counted = len(distinct), []
+    for few in Parts(partition).blocks():
+        cells = few.holders * width + np.searchsorted(distinct, labels[few.indices])
+        counted.append(np.bincount(cells, minlength=len(few) * width).reshape(-1, width).astype(np.int32))
+    return np.concatenate(counted)
 
 
 def report(labels: np.ndarray, partition: Sequence[np.ndarray]) -> dict[str, float]:
@@ -85,7 +88,7 @@ def bubble_chart(
     axes.set_ylabel("class")
     numbers = report(labels, partition)
     drawn = f"the first {MAX_CLIENTS} of {len(partition):,} clients; " if len(partition) > MAX_CLIENTS else ""
-    total = sum(map(len, partition))
+    total = int(sizes_of(partition).sum())
     axes.set_title(
         f"{drawn}{total:,} examples; {numbers['size_min']:,.0f} to {numbers['size_max']:,.0f} a client\n"
         f"{mixed.format(**numbers)}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from datamodules.errors import PartitionError
-from datamodules.parts import Partition, Parts
+from datamodules.parts import Partition, Parts, sizes_of
 
 NORMALISATIONS = 100
 """Alternating normalisations of `dirichlet_balanced`: clients and classes in turn (Orchestra's released sampler)."""
@@ -22,7 +22,7 @@ REDRAWS = 1000
 
 def refuse_small(partition: Sequence[np.ndarray], names: Sequence[str], remedy: str) -> None:
     """PartitionError where a client has fewer than the two images that training needs. names: none, or one a client."""
-    if not (small := [client for client, indices in enumerate(partition) if len(indices) < 2]):
+    if not len(small := np.flatnonzero(sizes_of(partition) < 2)):
         return
     sizes = [(k, f" ({names[k]})" if names else "", len(partition[k])) for k in small[:3]]
     held = ", ".join(f"client {k}{name} holds {size} image{'' if size == 1 else 's'}" for k, name, size in sizes)

@@ -11,10 +11,12 @@ MODES = ("shorter_side_crop", "squash", "pad")
 """How an image that is not square becomes one: its middle, another aspect ratio, or black borders."""
 LUMA = np.array([0.299, 0.587, 0.114])
 """Weights of red, green and blue in a grey level (ITU-R BT.601)."""
+THOUSANDTHS = (299, 587, 114)
+"""The same, as whole numbers."""
 
 
 def fitting(size: int | None, mode: str | None, channels: int | None) -> Callable[[np.ndarray], np.ndarray]:
-    """A function from an image `[C, H, W]` uint8 to one of the final size and channels.
+    """A function from an image `[C, H, W]` uint8, or from several `[N, C, H, W]`, to the final size and channels.
 
     Args:
         size: side in pixels of the square; None: images stay as they are.
@@ -37,6 +39,10 @@ def fitting(size: int | None, mode: str | None, channels: int | None) -> Callabl
         raise DataError(f"data.channels={channels}: give 1 (grey), 3 (colour), or null for what the images have")
 
     def fit(image: np.ndarray) -> np.ndarray:
+        if image.ndim == 4:
+            if size is not None and image.shape[2:] != (size, size):
+                return np.stack([fit(each) for each in image])
+            return image if channels in (None, image.shape[1]) else with_channels_of_many(image, channels)
         image = image if channels is None else with_channels(image, channels)
         return image if size is None else _square(image, size, mode)
 
@@ -58,6 +64,21 @@ def with_channels(image: np.ndarray, channels: int) -> np.ndarray:
     raise DataError(
         f"data.channels={channels}: the images have {len(image)} channels, which is neither grey nor colour"
     )
+
+
+def with_channels_of_many(images: np.ndarray, channels: int) -> np.ndarray:
+    """As `with_channels`, of images `[N, C, H, W]` together, bit by bit."""
+    if (images.shape[1], channels) != (3, 1):
+        return np.stack([with_channels(image, channels) for image in images])
+    red, green, blue = (weight * images[:, k].astype(np.int32) for k, weight in enumerate(THOUSANDTHS))
+    luma = red + green + blue + 500
+    levels = luma // 1000
+    # where a grey level lies in the middle of two, the one that it becomes follows from how its image was summed up
+    between = np.flatnonzero((luma == 1000 * levels).any(axis=(1, 2)))
+    grey = levels.astype(np.uint8)[:, None]
+    for k in between:
+        grey[k] = with_channels(images[k], channels)
+    return grey
 
 
 def _square(image: np.ndarray, size: int, mode: str | None) -> np.ndarray:

@@ -18,7 +18,7 @@ from benchmark.rng import Streams
 from datamodules import partition
 from datamodules.natural import NamedPartition
 from datamodules.partition import of_every_class
-from datamodules.parts import Partition
+from datamodules.parts import Partition, Parts
 from datamodules.shift import shifted
 from datamodules.signatures import signature_of
 from datamodules.sources import Source, limited, load
@@ -214,7 +214,10 @@ def _by_rule(section: dict[Any, Any], images: Source, rows: np.ndarray | None, s
         held: Partition = getattr(partition, name)(labels, clients, **section, seed=seed)
     except TypeError as error:
         raise ConfigError(f"partition: {name} cannot be made from {section}: {error}") from error
-    return held if rows is None else [rows[indices] for indices in held]
+    if rows is None:
+        return held
+    of_rows = Parts(held)
+    return Parts.of_arrays(rows[of_rows.indices], of_rows.sizes)
 
 
 class Clients(Sequence[Client]):

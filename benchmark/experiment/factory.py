@@ -34,6 +34,7 @@ from benchmark.federation.participation import Participation
 from benchmark.federation.updates import combined_entries
 from benchmark.rng import Streams, isolated
 from datamodules.federated import FederatedDataModule
+from datamodules.parts import sizes_of
 from datamodules.recipe import OwnRecipe, Recipe, Stage
 from datamodules.signatures import signature_of
 from datamodules.sources import Source
@@ -201,7 +202,7 @@ def data(
     """
     held, public = partition_data(config, images, built.uses_public_images, other)
     images, held = with_shift(config, images, held)
-    largest, size = max(map(len, held.parts)), config.training.batch_size
+    largest, size = int(sizes_of(held.parts).max()), config.training.batch_size
     if built.objective.contrastive and size > largest > 1:
         raise ConfigError(
             f"training.batch_size={size} is larger than every client's data (the largest holds {largest} images), so "

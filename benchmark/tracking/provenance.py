@@ -24,6 +24,7 @@ from benchmark.configuration.partitions import encoder_sections, sha256, weights
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.checkout import PACKAGES, ROOT
 from datamodules.federated import FederatedDataModule
+from datamodules.parts import Parts
 from leaderboards.machines import SEVERAL, kinds
 from methods.networks.libraries import hub_file, torchvision_weights
 
@@ -99,9 +100,9 @@ def origin(commits: list[str], machine: str) -> dict[str, Any]:
 def partition_hash(parts: Sequence[np.ndarray]) -> str:
     """sha256 of sizes and indices, client by client."""
     digest = hashlib.sha256()
-    for indices in parts:
-        digest.update(len(indices).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(indices, dtype=np.int64).tobytes())
+    for few in Parts(parts).blocks():
+        sized = np.insert(few.indices, few.ends - few.sizes, few.sizes)  # a client's size before its indices
+        digest.update(sized.astype("<i8", copy=False).data)
     return digest.hexdigest()
 
 

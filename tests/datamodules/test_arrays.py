@@ -67,7 +67,7 @@ def test_other_arrays_are_one_line(tmp_path, content, line):
 
 
 class TestManyAtOnce:
-    """Images that are stored as they are, which are not made one by one."""
+    """Images that keep their size, which are not made one by one."""
 
     @pytest.fixture
     def made(self, tmp_path, monkeypatch):
@@ -91,23 +91,23 @@ class TestManyAtOnce:
         return load
 
     @pytest.mark.parametrize("test", [True, False])
-    @pytest.mark.parametrize("kept", ["source", "canonical"])
-    def test_they_are_those_that_are_made_one_by_one(self, made, monkeypatch, test, kept):
-        many, count = made(test=test, order=kept)
+    @pytest.mark.parametrize("options", [{"order": "source"}, {}, {"channels": 1}])
+    def test_they_are_those_that_are_made_one_by_one(self, made, monkeypatch, test, options):
+        many, count = made(test=test, **options)
         assert count == 2  # the first image, for its size, once for each split
-        monkeypatch.setattr(cache, "_ready", lambda *_: None)
-        few, count = made(test=test, order=kept)
+        monkeypatch.setattr(cache, "_together", lambda *_: None)
+        few, count = made(test=test, **options)
         assert count > len(IMAGES)
         assert (many.sha256, many.in_order, many.notes) == (few.sha256, few.in_order, few.notes)
         for one, other in ((many.train, few.train), (many.test, few.test)):
             np.testing.assert_array_equal(one.images, other.images)
             np.testing.assert_array_equal(one.labels, other.labels)
 
-    @pytest.mark.parametrize("options", [{"channels": 1}, {"image_size": 4}, {"dtype": np.uint16}])
+    @pytest.mark.parametrize("options", [{"image_size": 4}, {"dtype": np.uint16}])
     def test_others_are_made_one_by_one(self, made, options):
         source, count = made(**options)
         assert count > len(IMAGES)
-        assert source.train.images.shape == (12, options.get("channels", 3), *[options.get("image_size", 6)] * 2)
+        assert source.train.images.shape == (12, 3, *[options.get("image_size", 6)] * 2)
 
     def test_a_split_of_another_size_is_refused(self, tmp_path):
         np.savez(tmp_path / "mine.npz", train_images=IMAGES, test_images=IMAGES[:, :4, :4])

@@ -154,3 +154,12 @@ def test_many_clients_fit_on_a_page(tmp_path: Path, clients: int, num_classes: i
         assert max(picture.size) <= 2000
         # at least 15 pixels a client
         assert picture.size[0] >= 15 * min(clients, heterogeneity.MAX_CLIENTS)
+
+
+@pytest.mark.parametrize("block", [1, 2, 1 << 16])
+def test_counts_are_those_of_each_client(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr("datamodules.parts.BLOCK", block)
+    labels = np.array([7, 5, 5, 7, 9, 9, 9, 2])
+    held = [np.array(each, dtype=np.int64) for each in ([0, 1, 4], [], [2, 5, 6], [3])]
+    counted = [[int((labels[indices] == k).sum()) for k in (2, 5, 7, 9)] for indices in held]
+    assert heterogeneity.counts(labels, held).tolist() == counted

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datamodules.mapped import unmap_pages
+from datamodules.mapped import rows_of, unmap_pages
 
 MIB = 1 << 20
 
@@ -27,6 +27,20 @@ def test_read_pages_are_no_memory_of_the_process_any_more(tmp_path):
     unmap_pages(images[MIB:])  # a part of an array counts as the array
     assert mapped_mib() < before + 2
     assert images[:: MIB // 8].tolist() == content
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_rows_are_copied_without_the_rest_of_the_file(tmp_path):
+    array = np.arange(16 * MIB, dtype=np.uint16).reshape(-1, 4, 2)
+    np.save(tmp_path / "images.npy", array)
+    images, rows = np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(0, len(array), len(array) // 99)
+    before = mapped_mib()
+    copied = rows_of(images, rows)
+    assert mapped_mib() < before + 1
+    assert (type(copied), copied.dtype) == (np.ndarray, np.uint16)
+    assert np.array_equal(copied, array[rows])
+    assert np.array_equal(rows_of(array, rows[::-1]), array[rows[::-1]])
+    assert rows_of(array, rows[:0]).shape == (0, 4, 2)
 
 
 @pytest.mark.parametrize("mode", ["c", "r+"])

@@ -292,3 +292,15 @@ def test_parts_equal_the_arrays_they_store() -> None:
     assert parts.holders.tolist() == [0, 0, 1, 3, 3, 3]
     with pytest.raises(IndexError):
         parts[4]
+
+
+@given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=9), block=st.integers(1, 4), seed=st.integers(0, 99))
+def test_a_cut_order_is_sorted_client_by_client(sizes: list[int], block: int, seed: int) -> None:
+    order = np.random.default_rng(seed).permutation(sum(sizes))
+    expected = [sorted(each.tolist()) for each in np.split(order, np.cumsum(sizes)[:-1])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datamodules.parts.BLOCK", block)
+        cut = partition.Parts.cut(order.copy(), np.array(sizes))
+        joined = [few for each in cut.blocks() for few in each]
+    assert as_lists(cut) == as_lists(joined) == expected
+    assert cut.ends.tolist() == np.cumsum(sizes).tolist()

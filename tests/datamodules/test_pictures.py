@@ -258,6 +258,22 @@ def test_channels_on_request():
     assert np.array_equal(with_channels(with_channels(grey, 3), 1), grey)
 
 
+@pytest.mark.parametrize("side", [1, 3, 5, 8])
+def test_many_images_are_as_each_of_them_bit_by_bit(side):
+    """Also where a grey level lies in the middle of two: sums of one image and of many differ there."""
+    colours = np.stack(np.meshgrid(*[np.arange(0, 256, 5)] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
+    between = colours[colours @ [299, 587, 114] % 1000 == 500]
+    assert len(between) > 100
+    rng = np.random.default_rng(side)
+    many = np.concatenate([rng.choice(between, (500, side, side)), rng.integers(0, 256, (100, side, side, 3))])
+    many = many.astype(np.uint8).transpose(0, 3, 1, 2)
+    for request_ in ((None, None, 1), (side, None, 1), (side + 1, None, 1), (None, None, 3), (2, "pad", None)):
+        fit = fitting(*request_)
+        assert np.array_equal(fit(many), np.stack([fit(image) for image in many]))
+    grey = fitting(None, None, 3)
+    assert np.array_equal(grey(many[:, :1]), np.stack([grey(image[:1]) for image in many]))
+
+
 @pytest.mark.parametrize(
     ("request_", "line"),
     [

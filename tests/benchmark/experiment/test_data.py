@@ -6,7 +6,11 @@ import pytest
 from benchmark.configuration.compose import compose
 from benchmark.errors import ConfigError
 from benchmark.experiment import data, factory
+from benchmark.rng import Streams
+from benchmark.speed.scaling import POPULATION
 from datamodules.errors import PartitionError
+from datamodules.heterogeneity import MAX_CLIENTS
+from datamodules.parts import Parts
 from tests.run_helpers import TINY, build_run, execute_run
 
 
@@ -218,3 +222,21 @@ class TestShift:
         with pytest.raises((ConfigError, PartitionError), match=line) as error:
             build_run(tmp_path, "fedavg", *words)
         assert "\n" not in str(error.value)
+
+
+def test_a_run_takes_the_slices_of_its_cohorts_alone(tmp_path, monkeypatch):
+    """From its start to its record: what is worked out for all clients is of their arrays."""
+    taken, slice_of = set(), Parts.__getitem__
+
+    def counted(parts, client):
+        taken.add(int(client))
+        return slice_of(parts, client)
+
+    monkeypatch.setattr(Parts, "__getitem__", counted)
+    words = ["data.channels=1", "partition.name=lognormal", "data.options.examples=2000", "partition.clients=400"]
+    words += ["federation.participation=0.01", "training.steps=1", "federation.rounds=2"]
+    execute_run(tmp_path, "fedavg", *words, scenario=str(POPULATION))
+    cohorts = {client for round in range(2) for client in Streams(0).cohort(round, 400, 0.01)}
+    assert len(cohorts) == 8
+    drawn = set(range(MAX_CLIENTS))  # in the figure of the partition
+    assert cohorts <= taken <= cohorts | drawn

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -71,7 +72,7 @@ def tiny(tmp_path, monkeypatch):
 
     def started(command, **_):
         called(command)
-        return SimpleNamespace(poll=lambda: 0, kill=lambda: None, wait=lambda: 0)
+        return SimpleNamespace(pid=os.getpid(), poll=lambda: 0, kill=lambda: None, wait=lambda: 0)
 
     monkeypatch.setattr(scaling, "subprocess", SimpleNamespace(run=called, Popen=started, DEVNULL=None))
     monkeypatch.setattr(overhead, "_imports", lambda: 1.0)  # seconds of nothing but imports

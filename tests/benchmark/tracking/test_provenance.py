@@ -1,9 +1,13 @@
 """What a record says of its machine, against texts of /proc/cpuinfo and of torch."""
 
+import hashlib
+
+import numpy as np
 import pytest
 import torch
 
 from benchmark.tracking import provenance
+from datamodules import parts
 
 EPYC = {"model name": "AMD EPYC", "cpu family": "25", "model": "17", "stepping": "1"}
 MKL = "  - Intel(R) oneAPI Math Kernel Library Version 2024.2-Product\n  - Build settings: BLAS_INFO=mkl"
@@ -56,3 +60,15 @@ def test_a_run_that_goes_on_after_the_text_has_grown_is_of_one_kind():
         "rounds were played by several commits: c, c+",
         f"rounds were played by several kinds of device: Intel, {new}",
     ]
+
+
+@pytest.mark.parametrize("block", [1, 3, 1 << 16])
+def test_the_hash_of_a_partition_is_of_each_client_in_turn(monkeypatch, block):
+    """Against the definition, written out; whatever number of clients is worked on together."""
+    monkeypatch.setattr(parts, "BLOCK", block)
+    held = [np.array(each, dtype=np.int64) for each in ([4, 7], [], [0], [], [], [1, 2, 2**40], [3])]
+    digest = hashlib.sha256()
+    for indices in held:
+        digest.update(len(indices).to_bytes(8, "little"))
+        digest.update(b"".join(int(index).to_bytes(8, "little") for index in indices))
+    assert provenance.partition_hash(held) == provenance.partition_hash(parts.Parts(held)) == digest.hexdigest()
