@@ -145,6 +145,7 @@ def natural_study() -> Iterator[str]:
     yield f"all {len(ranked)} ranked rows are higher on `icons` than on either twin"
     yield f"in the mean by {np.mean(falls[0]):.1f} and {np.mean(falls[1]):.1f} points"
 
+    yield from _typefaces(natural)
     served = worst_served(list(natural.rows.values()))
     assert served is not None
     assert served[1][0] > 0.8
@@ -193,6 +194,26 @@ def adapt_study() -> Iterator[str]:
     ).replace("%", " %")
     visits = [((row := found.rows[name]).bytes_up + row.bytes_down) / 1e6 for name in (few, whole)]
     yield f"{visits[0]:.2f} MB up and down in place of {visits[1]:.2f}"
+
+
+def _typefaces(icons: Board) -> Iterator[str]:
+    found = Board("typefaces")
+    assert not any(f"typefaces-{twin}" == record["scenario"] for twin in ("dirichlet", "iid") for record in records())
+    yield f"Of `typefaces` {len(found.rows)} rows have been played so far"
+    label, ranked = "fedavg-supervised", [row.row for row in found.rows.values() if row.rank]
+    assert max(found.rows, key=found.score) == label
+    yield f"highest mean there, {found.score(label):.1f} %, the untrained encoder {found.score(FLOOR):.1f} %"
+    assert {row for row in ranked if found.score(row) < found.score(FLOOR)} == {"fedavg-byol", "fedema"}
+    agree = agreement(list(found.rows.values()), list(icons.rows.values()))
+    assert agree is not None
+    low, high = agree.interval
+    yield f"Tau with the order on `icons` is {agree.tau:.2f} ({low:.2f} to {high:.2f})"
+    yield f"over the {len(ranked)} ranked rows"
+    assert not agree.reversed
+    yield f"both boards tell {agree.alike} pairs apart in the same order and none in opposite ones"
+    alike = [row for row in ranked if row not in ("fedavg-byol", "fedema", label)]
+    assert (len(alike), any(found.fit.differ(*pair) for pair in combinations(alike, 2))) == (8, False)
+    yield "the eight other rows without labels are not told from each other on `typefaces`"
 
 
 def uplink_study() -> Iterator[str]:
