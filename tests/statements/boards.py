@@ -9,6 +9,7 @@ from statistics import fmean
 
 from leaderboards.comparisons import NEGLIGIBLY, UNCLEAR, Difference, bases, compare, differences
 from leaderboards.encoders import shown
+from leaderboards.paired import paired
 from leaderboards.rank import Row, board, fitted
 from leaderboards.schema import Record
 from leaderboards.significance import Fit
@@ -92,6 +93,12 @@ class Board:
     def leave_out_0(self, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         """The pairs whose interval by itself is on one side of 0."""
         return [pair for pair in pairs if math.prod(self.declared[pair].interval or (-1, 1)) > 0]
+
+    def alone(self, row: str, base: str) -> str:
+        """The 95 % interval of a difference in points, of the pair by itself."""
+        by_seed = self.compared(row, base).by_seed
+        found = paired({(row, base): [*by_seed.values()]})[row, base]
+        return f"{found.low:.1f} to {found.high:.1f}"
 
     def verdict(self, row: str, base: str) -> str:
         return self.compared(row, base).verdict

@@ -12,10 +12,11 @@ from leaderboards.comparisons import bases, differences
 from leaderboards.encoders import WORST
 from leaderboards.pages.board import boards
 from leaderboards.paired import NEGLIGIBLE
+from leaderboards.papers.tables import collect
 from leaderboards.rank import FLOOR
 from leaderboards.store import load_yaml
 from tests.committed import records
-from tests.statements.boards import KNN, LINEAR, MICRO, MINI, ROOT, Board, interval, span
+from tests.statements.boards import KNN, LINEAR, MICRO, MINI, ROOT, Board, interval, over, span
 
 
 def small_scenarios() -> Iterator[str]:
@@ -60,12 +61,12 @@ def objectives() -> Iterator[str]:
 
 
 def methods_over_their_bases() -> Iterator[str]:
-    over = {
+    built = {
         "fedavg-simclr": ("fedprox", "scaffold", "feddecorr", "ldawa", "fedu2"),
         "fedavg-byol": ("fedu", "fedema"),
         "fedavg-align_uniform": ("ssd", "ssd-dsr", "ssd-pd"),
     }
-    pairs = [(row, base) for base, rows in over.items() for row in rows]
+    pairs = [(row, base) for base, rows in built.items() for row in rows]
     assert {MICRO.verdict(*pair) for pair in pairs} == {"no clear difference"}
     assert not {MINI.verdict(*pair) for pair in pairs} & {"more", "less"}
     largest = max(abs(found.gain(*pair)) for pair in pairs for found in (MICRO, MINI))
@@ -74,6 +75,8 @@ def methods_over_their_bases() -> Iterator[str]:
     assert not MICRO.leave_out_0(pairs)
     assert not MINI.leave_out_0([pair for pair in pairs if pair in MINI.declared])
     yield "nor does the interval of any of these pairs by itself leave 0 out"
+    simclr = {*MINI.rows["fedavg-simclr"].hardware}
+    assert all({*MINI.rows[row].hardware} - simclr for row in built["fedavg-simclr"])
     assert not any(found.rows["fedprox"].activity for found in (MICRO, MINI))
     assert Board("icons").rows["fedprox"].idle
     yield f"FedProx has mu = {MICRO.rows['fedprox'].settings['method.mu']}, at which its term hardly acts on `icons`"
@@ -86,16 +89,26 @@ def fedx() -> Iterator[str]:
     assert [MICRO.verdict(*pair) for pair in fedx + near] == ["less", *["no clear difference"] * 4]
     below = [-MICRO.gain(*pair) for pair in fedx]
     assert min(below) > 0
-    yield f"On `cifar10-micro` FedX stands {below[0]:.1f} points below SimCLR, which counts"
+    yield f"On `cifar10-micro` FedX over SimCLR is {below[0]:.1f} points below SimCLR alone, which counts"
     within = max(abs(MICRO.gain(*pair)) for pair in near)
-    yield f"{span(below[1:])} below BYOL and FedU, and within {within:.1f} of MoCo and ProtoCL"
+    yield f"over BYOL and FedU it is {span(below[1:])} below these"
+    yield f"and over MoCo and ProtoCL within {within:.1f} of them"
     yield "none of these four counts"
     yield f"On `cifar10-mini` it is {MINI.less('fedx', 'fedavg-simclr'):.1f} below SimCLR, which counts"
-    without = MICRO.gain("fedx-no-global-contrast", "fedavg-simclr")
+    lacking = ("fedx-no-global-contrast", "fedx-local")
     others = ("fedx-simclr", "fedx-no-local-relation", "fedx-no-global-relation")
-    rest = [MICRO.gain(row, "fedavg-simclr") for row in others]
-    yield f"without it FedX is {abs(without):.1f} below its base, with it {span(rest)}"
+    seeds = MICRO.rows[lacking[0]].seeds
+    without, rest = ([ahead(row, seeds) for row in rows] for rows in (lacking, others))
+    assert max(*without, *rest) < 0
+    assert len(seeds) == 3
+    yield "under the three seeds that all have"
+    yield f"FedX is {span(without)} below its base without it, with it {span(rest)}"
     assert MICRO.all_are("no clear difference", ("fedx-no-global-contrast", "fedx-local", *others[1:]), ["fedx-simclr"])
+
+
+def ahead(row: str, seeds: Iterable[int]) -> float:
+    """Points that a row of `cifar10-micro` is above SimCLR over some seeds."""
+    return over(MICRO.rows[row], seeds) - over(MICRO.rows["fedavg-simclr"], seeds)
 
 
 def fedsc() -> Iterator[str]:
@@ -114,7 +127,7 @@ def orchestra() -> Iterator[str]:
     assert MICRO.score("fedavg-byol") < MICRO.score("orchestra") < MICRO.score("fedavg-simclr")
     assert {MICRO.fit.differ("orchestra", row) for row in ("fedavg-byol", "fedavg-simclr")} == {False}
     yield "On `cifar10-micro` Orchestra's mean is between those of SimCLR and BYOL, and the test tells it from neither"
-    yield f"on `cifar10-mini` {abs(MINI.gain('orchestra', 'fedavg-byol')):.1f} points from BYOL"
+    yield f"on `cifar10-mini` it is {-MINI.gain('orchestra', 'fedavg-byol'):.1f} points below BYOL"
     largest = max(abs(MICRO.gain(row, "orchestra")) for row in parts)
     yield f"private centroids make differences of at most {largest:.1f} points, of which none counts"
     assert not any(MICRO.fit.differ(row, "orchestra-no-rotation") for row in parts)
@@ -153,9 +166,14 @@ def uniformity() -> Iterator[str]:
     assert min(ssd, pd) > base + 0.05 > base - 0.05 > hard
     yield f"on `cifar10-mini` is {dsr:.2f}, and that of the base {base:.2f}"
     yield f"features are less uniform, at {pd:.2f} and {ssd:.2f}"
-    yield f"spreads them most, to {hard:.2f}"
+    yield f"has the lowest uniformity between clients, {hard:.2f}"
     pair = ("ssd-hard", "fedavg-align_uniform")
-    yield f"costs {MINI.less(*pair):.1f} points, which agrees with the paper"
+    within = [MINI.score(row, "geometry/v1 uniformity_within") for row in reversed(pair)]
+    assert 0.8 * (base - hard) < within[0] - within[1] < base - hard
+    yield f"falls almost as far, from {within[0]:.2f} to {within[1]:.2f}"
+    published = {cell.ours.row: float(cell.value) for cell in collect() if cell.paper == "ssd" and cell.ours}
+    assert 4.5 < published["fedavg-align_uniform"] - published["ssd-hard"] < 5.5
+    yield f"It costs {MINI.less(*pair):.1f} points, in direction as in the paper, whose loss is some 5 by two"
     yield f"on `cifar10-micro` {-MICRO.even(*pair):.1f}, which does not count"
 
 

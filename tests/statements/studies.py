@@ -165,10 +165,15 @@ def natural_study() -> Iterator[str]:
 def adapt_study() -> Iterator[str]:
     found, start = Board("adapt"), "untrained-pretrained"
     whole, few = "fedavg-full", "fedavg-lora8"
-    yield f"all of the encoder under FedAvg {found.gain(whole, start, 'more'):.1f} points, which counts"
-    yield f"LoRA 8 {found.even(few, start):.1f}, which does not"
-    yield f"changes of {interval(found, few, start)} stay open"
-    yield f"All of it is {found.even(whole, few):.1f} points above LoRA 8, {interval(found, whole, few)}"
+    assert found.rows[start].rank is None
+    gained = found.gain(whole, start, "more")
+    yield f"all of the encoder under FedAvg {gained:.1f} points ({interval(found, whole, start)})"
+    yield f"LoRA 8 {found.even(few, start):.1f} ({interval(found, few, start)})"
+    assert found.score(start) == found.score("fedavg-frozen")
+    assert found.all_are("no clear difference", [whole, few, "fedema-lora8"], ["fedavg-frozen"])
+    yield f"Under FedAvg all of it is {found.even(whole, few):.1f} points above LoRA 8"
+    yield f"which asks for {found.fit.margins[whole][few]:.1f}, not told apart"
+    yield f"the pair by itself has {found.alone(whole, few)}"
     yield f"From scratch the same rounds reach {found.score('fedavg-scratch'):.1f} %"
     alone = {found.even(row, start) for row in ("local-full", "local-lora8")}
     assert max(map(abs, alone)) < 0.05
@@ -176,7 +181,8 @@ def adapt_study() -> Iterator[str]:
     yield f"in the mean of the {min(drawn)} to {max(drawn)} that a run draws"
     yield f"at {found.score('local-full'):.1f} % with all of it and with LoRA 8"
     yield f"what all of it gains by averaging is {found.even(whole, 'local-full'):.1f} points"
-    yield f"({interval(found, whole, 'local-full')}: not told apart)"
+    yield f"(the board's test asks for {found.fit.margins[whole]['local-full']:.1f}"
+    yield f"the pair by itself has {found.alone(whole, 'local-full')})"
     yield f"from scratch they reach {found.score('local-scratch'):.1f} %"
     assert not {*found.rows["local-full"].hardware} & {*found.rows[whole].hardware}
     yield f"at epsilon 1 all of the encoder ends at {found.score(f'{whole}-eps1'):.1f} %"
