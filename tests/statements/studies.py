@@ -52,6 +52,7 @@ def orchestra_study() -> Iterator[str]:
     yield f"SimCLR loses {simclr:.1f} points, BYOL {byol:.1f} and the spectral loss {spectral:.1f},"
     yield f"where {margins} tell two rows of these boards apart"
     assert few.score("orchestra") > max(even.score("orchestra"), MICRO.score("orchestra"))
+    assert not {*few.rows["orchestra"].hardware} & {*MICRO.rows["orchestra"].hardware}
     less = few.score("orchestra") - over(MICRO.rows["orchestra"], few.rows["orchestra"].seeds)
     yield f"Orchestra is highest at alpha 0.001, by {rise:.1f} points over alpha 100,000 and {less:.1f} over 0.1"
 
