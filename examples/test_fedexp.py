@@ -12,7 +12,11 @@ class TestFedExP(MethodContract):
     method = CONFIG
 
     def bill(self, run):
-        return {("fit", "down", "weights"): WEIGHTS, ("fit", "up", "weights"): WEIGHTS, ("fit", "up", "norm"): 4}
+        return {
+            ("fit", "down", "weights"): WEIGHTS,
+            ("fit", "up", "weights"): WEIGHTS,
+            ("fit", "up", "norm"): 4,
+        }
 
 
 def test_one_client_is_fedavg(tmp_path):

@@ -114,7 +114,9 @@ def iid(IidPartitioner: Any) -> tuple[Any, Any]:
     return np.array(list(map(len, parts))), np.array(list(map(len, divided(IidPartitioner(CLIENTS)))))
 
 
-@case("flwr_datasets.metrics.compute_counts", heterogeneity.counts, "labels[indices]", "labels[indices[1:]]")
+@case(
+    "flwr_datasets.metrics.compute_counts", heterogeneity.counts, "+ np.searchsorted(distinct, labels[few.indices])", ""
+)
 def counts(compute_counts: Any) -> tuple[Any, Any]:
     """Images of each class on each client."""
     from flwr_datasets.partitioner import DirichletPartitioner
