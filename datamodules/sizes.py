@@ -9,10 +9,9 @@ from datamodules.errors import DataError
 
 MODES = ("shorter_side_crop", "squash", "pad")
 """How an image that is not square becomes one: its middle, another aspect ratio, or black borders."""
-LUMA = np.array([0.299, 0.587, 0.114])
-"""Weights of red, green and blue in a grey level (ITU-R BT.601)."""
 THOUSANDTHS = (299, 587, 114)
-"""The same, as whole numbers."""
+"""Weights of red, green and blue in a grey level (ITU-R BT.601)."""
+LUMA = np.array(THOUSANDTHS) / 1000
 
 
 def fitting(size: int | None, mode: str | None, channels: int | None) -> Callable[[np.ndarray], np.ndarray]:

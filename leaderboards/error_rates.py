@@ -102,6 +102,8 @@ if __name__ == "__main__":
 
     records = list(store.collect(FILE.parent / "results"))
     before, now = read(), boards(records)
+    if unknown := {*sys.argv[1:]} - {*now}:
+        sys.exit(f"no board is called {', '.join(sorted(unknown))}: {', '.join(now)}")
     again = sys.argv[1:] or now
     found = {name: rates(rows) if name in again else before.get(name, {}) for name, rows in now.items()}
     FILE.write_text(json.dumps({name: one for name, one in found.items() if one}, indent=1) + "\n", encoding="utf-8")
