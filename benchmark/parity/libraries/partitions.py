@@ -107,7 +107,7 @@ def dirichlet_min() -> tuple[Any, Any]:
     return [max(map(len, parts)) for parts in ours], [max(map(len, parts)) for parts in theirs]
 
 
-@case("flwr_datasets.partitioner.IidPartitioner", partition.iid, "% num_clients)", "% num_clients + 1)")
+@case("flwr_datasets.partitioner.IidPartitioner", partition.iid, "// num_clients +", "// (num_clients + 1) +")
 def iid(IidPartitioner: Any) -> tuple[Any, Any]:
     """Equal parts: the clients' sizes."""
     parts = partition.iid(LABELS, CLIENTS, seed=0)
