@@ -75,8 +75,7 @@ def methods_over_their_bases() -> Iterator[str]:
     assert not MICRO.leave_out_0(pairs)
     assert not MINI.leave_out_0([pair for pair in pairs if pair in MINI.declared])
     yield "nor does the interval of any of these pairs by itself leave 0 out"
-    simclr = {*MINI.rows["fedavg-simclr"].hardware}
-    assert all({*MINI.rows[row].hardware} - simclr for row in built["fedavg-simclr"])
+    assert any({*MINI.rows[row].hardware} ^ {*MINI.rows[base].hardware} for row, base in pairs)
     assert not any(found.rows["fedprox"].activity for found in (MICRO, MINI))
     assert Board("icons").rows["fedprox"].idle
     yield f"FedProx has mu = {MICRO.rows['fedprox'].settings['method.mu']}, at which its term hardly acts on `icons`"
@@ -118,7 +117,9 @@ def fedsc() -> Iterator[str]:
     lower = -MICRO.even("fedsc-sigma1", "fedsc")
     yield f"with sigma = 1 it is {lower:.1f} points below itself without noise, which does not count"
     loss = MICRO.even("fedavg-spectral-correlation", "fedavg-spectral")
-    yield f"is {-loss:.1f} points below the spectral loss as published, which does not count"
+    yield f"FedAvg with that loss is {-loss:.1f} points below FedAvg with the spectral loss over pairs of different"
+    mu = [MICRO.rows[row].settings["objective.mu"] for row in ("fedavg-spectral", "fedavg-spectral-correlation")]
+    yield "images (at mu = {:.0f} in place of {:.0f}), which does not count".format(*mu)
 
 
 def orchestra() -> Iterator[str]:
@@ -137,23 +138,17 @@ def orchestra() -> Iterator[str]:
 
 
 def flesd() -> Iterator[str]:
-    rounds = {count: Board(f"cifar10-micro-t{count}") for count in (1, 2, 5)}
+    rounds = {count: Board(f"cifar10-micro-t{count}") for count in (1, 2)}
     assert rounds[1].score("fedavg") <= MICRO.score(FLOOR) < rounds[1].score("flesd")
     largest = max(abs(rounds[count].gain("flesd", "flesd-idle")) for count in (1, 2))
-    yield f"are within {largest:.1f} points of it after one round or two"
-    above = round(MICRO.even("flesd-kept1-idle", "flesd-kept1"), 2)  # it ends in a 5, which a float may not
-    yield f"with 1 % of the similarities, its best row, the control is {above:.2f} points above it"
-    learning = [name for name, row in MICRO.rows.items() if name.startswith("flesd") and not row.control]
-    assert max(learning, key=MICRO.score) == "flesd-kept1"
-    yield f"with whole matrices {MICRO.even('flesd', 'flesd-idle'):.1f} points below it"
+    yield f"are within {largest:.1f} points of it in the mean after one round or two"
     five, twenty = -MICRO.even("flesd", "fedavg-simclr"), MINI.less("flesd", "fedavg-simclr")
-    yield f"after the five of `cifar10-micro` FedAvg is {five:.1f} points ahead of it"
+    yield f"After the five of `cifar10-micro` FedAvg is {five:.1f} points ahead of it"
     ahead = MICRO.rows["fedavg-simclr"].headline
     behind = sorted(ahead[seed] - value for seed, value in MICRO.rows["flesd"].headline.items())
     assert behind[-1] > 2 * behind[-2]
     assert len(behind) == 5
     yield f"over the other four FedAvg is {sum(behind[:-1]) / 4:.1f} ahead"
-    yield f"where the rate falls by step it is {-rounds[5].even('flesd', 'fedavg'):.1f}, under three seeds"
     yield f"after the twenty of `cifar10-mini` {twenty:.1f}, of which the latter counts"
     assert not {*MINI.rows["flesd"].hardware} & {*MINI.rows["fedavg-simclr"].hardware}
     yield "there the two ran on different processors"
@@ -190,9 +185,6 @@ def other_protocols() -> Iterator[str]:
     yield f"the rank correlation is {near} for other linear probes, kNN, clusters and fine-tuning on 10 %"
     yield f"of the labels, {far} for fewer labels and transfer to the digits"
     yield f"orders rows less ({order_agrees('label-free/v1 score'):.2f})"
-    semi = MINI.of_seed(0, "semi/v1 accuracy_10pct")
-    federated = {row: value for row, value in semi.items() if row not in (FLOOR, "centralized")}
-    yield f"gives the untrained encoder {semi[FLOOR]:.1f} % and the best federated one {max(federated.values()):.1f}"
     digits = MINI.of_seed(0, "transfer-digits/v1 accuracy")
     lower = sum(value < digits[FLOOR] for row, value in digits.items() if row != FLOOR)
     yield f"On transfer to the digits {lower} of the {len(digits) - 1} rows are below the untrained encoder"
@@ -201,18 +193,14 @@ def other_protocols() -> Iterator[str]:
     by_knn = MINI.of_seed(0, "transfer-digits/v1 accuracy_knn")
     assert min(by_knn, key=by_knn.__getitem__) == FLOOR
     yield "by the linear probe, two of them by no more than one image, and by kNN none is"
-    dimensions = MINI.cells("spectrum/v1 dimensions_90")
-    assert min(dimensions, key=dimensions.__getitem__) == "orchestra"
-    yield f"Nine tenths of the variance of Orchestra's features are in {dimensions['orchestra']:.0f} directions"
 
 
 def drift() -> Iterator[str]:
     angles = {row: angle for row, angle in MINI.cells("drift/v1 local_global_angle").items() if row != "centralized"}
-    order = sorted(angles, key=angles.__getitem__)
-    assert order[0] == "scaffold"
-    assert set(order[-3:]) == {"fedsc", "fedu", "fedavg-byol"}
+    seeds = {seed for row in angles for seed in MINI.by_seed(row, "drift/v1 local_global_angle")}
+    assert (seeds, {MINI.rows[row].cells["drift/v1 local_global_angle"].n for row in angles}) == ({0, 1}, {1})
     yield f"Clients drift from their mean by {min(angles.values()):.0f} to {max(angles.values()):.0f} degrees"
-    yield "least under SCAFFOLD, most under FedSC, FedU and BYOL (one seed each)"
+    yield "(one seed a row, not the same for all)"
 
 
 def order_agrees(key: str) -> float:
@@ -241,15 +229,7 @@ def below_the_floor() -> Iterator[str]:
     assert not any(LINEAR in row.below for row in rows)
     yield f"By kNN {len(low)} of the {len(rows)} rows of a convnet on `cifar10-micro` are below the untrained encoder"
     yield f"({MICRO.score(FLOOR, KNN):.1f} %), among them FedSC and FedU"
-    mean, worst = MICRO.score("local", KNN), MICRO.score("local", f"{KNN}{WORST}")
-    assert worst < MICRO.score(FLOOR, KNN) < mean
-    yield f"Clients that train alone are above it in the mean ({mean:.1f} %)"
-    yield f"and below it by the lowest of the ten ({worst:.1f} %)"
     floor = MICRO.by_seed(FLOOR, KNN)
-    for key in (KNN, f"{KNN}{WORST}"):
-        pairs = [(value, floor[seed]) for seed, value in MICRO.by_seed("local", key).items()]
-        assert ttest_rel(*zip(*pairs, strict=True)).pvalue > 0.05
-    yield "and a paired t-test tells neither"
     assert not any(KNN in row.below for row in MINI.rows.values())
     drift = Board("cifar10-drift").rows
     under = {row.row for row in drift.values() if KNN in row.below}

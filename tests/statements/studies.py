@@ -35,9 +35,15 @@ def flesd_study() -> Iterator[str]:
         assert not {*found.rows["flesd"].hardware} & {*found.rows["fedavg"].hardware}
     yield "FLESD ran on another processor than FedAvg on these boards"
     yield f"FedAvg is {MINI.less('flesd', 'fedavg-simclr'):.1f} points ahead, which counts"
-    yield f"the student comes within {max(abs(found.gain('flesd', 'flesd-idle')) for found in (one, two)):.1f} points"
+    differences = [found.compared("flesd", "flesd-idle") for found in (one, two)]
+    yield f"the student comes within {max(abs(each.points) for each in differences):.1f} points in the mean"
+    apart = max(abs(points) for each in differences for points in each.by_seed.values())
+    yield f"(under single seeds it is up to {apart:.1f} away) from their similarities"
     spread = five.rows["flesd-idle"].cells[LINEAR].spread
+    pair = five.compared("flesd", "flesd-idle")
+    assert pair.interval is not None
     yield f"above its control, by {five.even('flesd', 'flesd-idle'):.1f} points"
+    yield "({:.2f} to {:.2f}, at the edge of counting)".format(*pair.interval)
     yield f"its seeds lie far apart ({spread:.1f})"
     assert MICRO.even("flesd-kept1", "flesd-kept1-idle") < 0
 
@@ -98,7 +104,11 @@ def fedsc_study() -> Iterator[str]:
     three = MICRO.rows["fedsc-sigma0.1"].seeds
     shared = over(MICRO.rows[pair[0]], three) - over(MICRO.rows[pair[1]], three)
     yield f"does not count ({-shared:.1f} over the table's three)"
-    yield f"is {MICRO.even('fedavg-spectral', 'fedsc'):.1f} points above FedSC over five seeds, which does not count"
+    assert [MICRO.rows[row].settings["objective.mu"] for row in ("fedavg-spectral", "fedsc")] == [10, 4]
+    yield "clipped at mu = 10 in place of 4"
+    pair = ("fedavg-spectral", "fedsc")
+    yield f"is {MICRO.even(*pair):.1f} points above FedSC over five seeds ({MICRO.alone(*pair)} by the pair itself)"
+    yield f"where {MICRO.fit.margins[pair[0]][pair[1]]:.1f} would count"
     noisy = ("fedsc-sigma0.1", "fedsc")
     assert 80 < 0.1 / 0.00104 < 120
     yield "At sigma = 0.1, some hundred times what the code adds"
@@ -192,7 +202,10 @@ def adapt_study() -> Iterator[str]:
     yield "LoRA 8 is told from itself without noise under neither epsilon"
     yield f"FedEMA's rounds take away from the start: {found.less('fedema-lora8', start):.1f} points under LoRA 8"
     each = [found.rows[f"{row}-lora8"].bytes_up / found.rows[f"{row}-full"].bytes_up for row in ("ssd", "fedema")]
-    yield "(SSD {:.1%}, FedEMA {:.1%})".format(*each).replace("%", " %")
+    yield "SSD and FedEMA send more beside it, {:.1%} and {:.1%} of their own".format(*each).replace("%", " %")
+    runs = [each for each in records() if each["scenario"] == "adapt" and each["row"] == few]
+    (visits,) = {each["bytes"]["visits"] for each in runs}
+    yield f"a run's {visits} visits are of {min(drawn)} to {max(drawn)} clients"
     assert found.less(f"{whole}-eps1", start) > 10
     parts = [found.rows[few].bytes_up / found.rows[whole].bytes_up]
     parts += [getattr(found.rows[few], key) / getattr(found.rows[whole], key) for key in ("flops", "memory")]
