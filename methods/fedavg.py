@@ -26,6 +26,8 @@ def mean_by(weighting: str) -> Mean:
 class FedAvg(FederatedMethod):
     """Mean of the clients' weights by `weighting`, in the plan; every other hook is the default.
 
+    A subclass whose phases combine the weights in another way than by `Mean("examples")` keeps its own.
+
     Args:
         weighting: weights of the mean: "examples", "batches" or "clients".
     """
@@ -35,10 +37,10 @@ class FedAvg(FederatedMethod):
         self.mean = mean_by(weighting)
 
     def plan(self, round: int) -> tuple[Phase, ...]:
-        """The default phases, with the round's mean of the weights."""
+        """The default phases, with the round's mean of the weights where they declare the plain one, `Mean("examples")`."""
         mean = self.averaging(round)
         return tuple(
-            replace(phase, uplink={**phase.uplink, "weights": mean}) if "weights" in phase.uplink else phase
+            replace(phase, uplink={**phase.uplink, "weights": mean}) if phase.uplink.get("weights") == Mean() else phase
             for phase in super().plan(round)
         )
 

@@ -3,9 +3,11 @@ import pytest
 import torch
 
 from methods import trees
+from methods.base import Mean, Phase
+from methods.fedavg import FedAvg
 from tests.methods.contract import MethodContract
 from tests.methods.toys import first_round
-from tests.run_helpers import build_run, check_resumed, run_until_killed
+from tests.run_helpers import build_run, check_resumed, run_until_killed, same, trained
 
 
 class TestFedAvg(MethodContract):
@@ -47,3 +49,14 @@ class TestFedAvg(MethodContract):
         ours, theirs = dict(trees.leaves(loop.server["weights"])), dict(trees.leaves(reference.loop.method.weights()))
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[path], theirs[path]) for path in theirs)
+
+    def test_a_subclass_keeps_the_combination_that_its_phases_declare(self):
+        equal = trained(f"{__name__}.Equal").loop.server["weights"]
+        assert same(equal, trained("fedavg", "method.weighting=clients").loop.server["weights"])
+        assert not same(equal, trained("fedavg").loop.server["weights"])
+
+
+class Equal(FedAvg):
+    """Phases as the page on methods shows them."""
+
+    phases = (Phase("fit", uplink={"weights": Mean("clients")}),)
