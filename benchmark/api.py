@@ -155,7 +155,7 @@ def load_records(*folders: str | Path) -> list[Record]:
 
     Raises RecordError: a missing folder, an invalid record, or two of one run that differ.
     """
-    return [record for folder in folders or (store.COMMITTED,) for record in store.collect(folder)]
+    return [record for folder in folders for record in store.collect(folder)] if folders else store.committed()
 
 
 def to_dataframe(records: Iterable[Record]) -> "pandas.DataFrame":

@@ -4,10 +4,12 @@ import hashlib
 import json
 import os
 import re
+import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from reprlib import repr as shortened
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import yaml
@@ -18,7 +20,7 @@ from leaderboards.schema import AXES, FIELDS, INCIDENTAL, Record, RecordError, f
 Table = TypeVar("Table")
 
 COMMITTED = Path(__file__).parent / "results"
-"""The records that the suite ships."""
+"""The records that the suite ships; a wheel has an archive of this folder in its place."""
 PARTIAL = "partial.json"
 """In the folder of an unfinished run: the record of its rounds so far, without scores."""
 
@@ -206,6 +208,15 @@ def collect(folder: str | Path) -> list[Record]:
     return sorted(
         (record for _, record in located.values()), key=lambda each: (each["scenario"], each["row"], each["seed"])
     )
+
+
+def committed() -> list[Record]:
+    """The records that the suite ships, as `collect` orders them."""
+    if COMMITTED.is_dir():
+        return collect(COMMITTED)
+    with TemporaryDirectory() as folder, tarfile.open(COMMITTED.with_suffix(".tar.gz")) as archive:
+        archive.extractall(folder, filter="data")
+        return collect(folder)
 
 
 def _standing(folder: Path) -> dict[str, tuple[Path, Record]]:

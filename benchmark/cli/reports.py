@@ -52,7 +52,7 @@ def board(words: list[str], session: Session) -> None:
         early = sum(not rank.finished(record) for record in records)
         line = f"{count(len(records), 'run')} in {options['collect']} taken into {folder / 'results'}"
         session.console.print(Text(f"{line}, {early} of them not over" if early else line))
-    results = store.collect(store.COMMITTED if folder == HERE else folder / "results")
+    results = store.committed() if folder == HERE else store.collect(folder / "results")
     folder.mkdir(parents=True, exist_ok=True)
     generate.write(results, folder, docs=docs)
     show(results, session.console)
@@ -229,7 +229,7 @@ def publish(words: list[str], session: Session) -> None:
     options = only_keys(words, f"publish takes {', '.join(f'{key}=' for key in keys)}", *keys)
     options = {key: str(value) for key, value in options.items()}
     folder, output = _board_folder(options), Path(options.get("output", "runs-wandb"))
-    records = store.collect(store.COMMITTED if folder == HERE else folder / "results")
+    records = store.committed() if folder == HERE else store.collect(folder / "results")
     with session.display() as display:
         display.begin("publish")
         runs = wandb_dashboard.write(records, generate.judged(records, folder), output, display)

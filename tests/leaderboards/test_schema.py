@@ -2,12 +2,14 @@
 
 import json
 import math
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from leaderboards import store
 from leaderboards.schema import SCHEMA, Record, RecordError, validate
 from leaderboards.store import additions, collect, digest, read, write
 
@@ -149,6 +151,17 @@ def test_collect_reads_both_layouts_in_order(tmp_path: Path):
         ("a/b", "ssd", 0), ("cifar10-micro", "fedavg-byol", 2), ("cifar10-micro", "fedavg-byol", 10),
     ]  # fmt: skip
     assert all(r["schema"] == SCHEMA for r in records)
+
+
+def test_the_committed_records_of_a_wheel_are_an_archive(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "COMMITTED", tmp_path / "results")
+    for seed in (0, 1):
+        write(tmp_path / f"results/cifar10-micro/fedavg-byol/seed{seed}.json", record(seed=seed))
+    records = store.committed()
+    with tarfile.open(tmp_path / "results.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "results", "")
+    (tmp_path / "results").rename(tmp_path / "elsewhere")
+    assert store.committed() == records == [record(seed=0), record(seed=1)]
 
 
 def test_collect_returns_a_run_once_and_refuses_two_results_for_it(tmp_path: Path):
