@@ -8,10 +8,10 @@ from difflib import SequenceMatcher, get_close_matches
 def first(names: Sequence[str], limit: int = 3) -> str:
     """The first few of the names as a text.
 
-    >>> first(("a", "b", "c", "d"))
+    >>> first(("a", "b", "c", "d", "e"))
     'a, b, c, ...'
     """
-    return ", ".join([*names[:limit], *(["..."] if len(names) > limit else [])])
+    return ", ".join(names if len(names) <= limit + 1 else [*names[:limit], "..."])  # "..." is as long as one name
 
 
 def one_line(error: object) -> str:

@@ -203,7 +203,7 @@ def collect(folder: str | Path) -> list[Record]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise RecordError(f"{folder}: no such folder, expected one of <scenario>/<row>/seed<k>.json files")
+        raise RecordError(f"{folder}: no such folder, expected <scenario>/<row>/seed<k>.json files or run folders")
     located = _standing(folder)
     return sorted(
         (record for _, record in located.values()), key=lambda each: (each["scenario"], each["row"], each["seed"])

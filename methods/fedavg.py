@@ -37,7 +37,7 @@ class FedAvg(FederatedMethod):
         self.mean = mean_by(weighting)
 
     def plan(self, round: int) -> tuple[Phase, ...]:
-        """The default phases, with the round's mean of the weights where they declare the plain one, `Mean("examples")`."""
+        """The default phases; where they declare the plain mean of the weights, it is the round's."""
         mean = self.averaging(round)
         return tuple(
             replace(phase, uplink={**phase.uplink, "weights": mean}) if phase.uplink.get("weights") == Mean() else phase

@@ -61,7 +61,7 @@ def run(words: list[str], session: Session) -> None:
     """Train and evaluate one run, several methods or seeds, or a suite of runs."""
     given, words = take_keys(words, "jobs")
     configs, several = configs_of(words)
-    if not several and given:
+    if not several and given.get("jobs", "auto") not in (1, "auto"):
         raise ConfigError(f"jobs={given['jobs']} is for several runs: give suite=NAME, methods=A,B or seeds=0,1 too")
     if several and (own := os.environ.get(LOCKED_BY_PARENT)):  # started for one of the runs
         alone = [config for config in configs if str(folder(config).resolve()) == own]

@@ -253,7 +253,7 @@ def check_keys(layer: Mapping[str, Any]) -> None:
     for section, value in layer.items():
         if section not in HINTS:
             hint = _did_you_mean(full_keys(section)) or nearest(section, HINTS)
-            raise ConfigError(f"unknown key {section!r}{hint}; sections are: {', '.join(HINTS)}")
+            raise ConfigError(f"unknown key {section!r}" + (hint or f"; sections are: {', '.join(HINTS)}"))
         keys = TYPED.get(section, FREE.get(section))
         if keys is None:
             _check_type(section, value, HINTS[section])

@@ -207,7 +207,7 @@ def data(
         raise ConfigError(
             f"training.batch_size={size} is larger than every client's data (the largest holds {largest} images), so "
             "the contrastive loss would never see the batch it is set for: "
-            f"use training.batch_size<={largest} or fewer clients"
+            f"give training.batch_size={largest} or less"
         )
     module = FederatedDataModule(
         images,

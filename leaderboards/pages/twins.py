@@ -81,7 +81,7 @@ def _of_board(rows: Sequence[Row], scenario: str, twins: Mapping[str, Agreement]
     shared = [row.row for row in rows if all(row.row in each.places for each in twins.values())]
     first, *others = twins.values()
     places = [(names[row], *first.places[row], *(each.places[row][1] for each in others)) for row in shared]
-    made += ["", *table_lines(("row, by the mean", scenario, *twins), places, "lrrr")]
+    made += ["", *table_lines((f"row, by the mean of {HEADLINE.split()[0]}", scenario, *twins), places, "lrrr")]
     return [*made, "", f"![{scenario}]({Path(PAGE).stem}-{scenario}.svg)"]
 
 

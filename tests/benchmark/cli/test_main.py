@@ -250,7 +250,7 @@ class TestMistakes:
     def test_a_batch_no_client_can_fill(self, refused, call):
         """A batch size above every client is refused only for losses that compare the images of a batch."""
         line = refused("run", TINY, "fedavg", "training.batch_size=64")
-        assert re.search("the largest holds 33 images.* training.batch_size<=33", line)
+        assert re.search("the largest holds 33 images.* training.batch_size=33 or less", line)
         for words in (("training.batch_size=64", "objective=byol"), ("training.batch_size=33",)):
             assert call("run", TINY, "fedavg", *words, "federation.rounds=1")[0] == 0
 
