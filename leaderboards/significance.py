@@ -35,7 +35,7 @@ OF_PRIOR = 0.01
 FEWEST_SEEDS = 3
 """A row with fewer seeds is compared with no other."""
 SIMULATED = 4000
-"""Boards of equal rows from which a critical value is taken; its standard error is near 1.4 %."""
+"""Boards of equal rows from which a critical value is taken; its standard error is 1 to 2 %."""
 WEIGHTED, BACKFITTED = 3, 8
 """How often rows are weighted anew, and of boards with missing seeds, how often rows and seeds are fitted in turn."""
 DIGITS = 9

@@ -19,6 +19,9 @@ from tests.committed import records
 from tests.statements.boards import KNN, LINEAR, MICRO, MINI, ROOT, Board, interval, over, span
 
 
+TUNED = choices.collect(ROOT / "leaderboards" / "tuned")
+
+
 def small_scenarios() -> Iterator[str]:
     parts = (seeds, objectives, methods_over_their_bases, fedx, fedsc, orchestra, flesd, uniformity, other_protocols)
     return chain.from_iterable(part() for part in (*parts, drift))
@@ -31,10 +34,12 @@ def seeds() -> Iterator[str]:
     assert {"fedavg-simclr", "fedavg-byol", "fedavg-align_uniform", "fedavg-spectral-correlation", "orchestra"} <= five
     distilled = [found.rows["flesd"].images / found.rows["fedavg-simclr"].images for found in (MICRO, MINI)]
     assert distilled == [0.9, 0.9]
-    yield "`cifar10-micro` (99,200 images by the clients, FLESD's tenth fewer;"
+    yield "`cifar10-micro` (99,200 images by the clients,"
     yield f"five seeds for {len(five)} rows, the main ones of all methods but the newer"
     yield "and what they build on, three for others) and `cifar10-mini`"
-    yield "(396,800 images, FLESD's tenth fewer; three seeds)"
+    assert {MICRO.rows[row].images for row in ("fedx-simclr", "fedx-local")} == {MICRO.rows["fedavg-simclr"].images}
+    yield "FLESD's tenth fewer, FedX's third view not counted;"
+    yield "(396,800 images, likewise; three seeds)"
 
 
 def objectives() -> Iterator[str]:
@@ -46,9 +51,7 @@ def objectives() -> Iterator[str]:
     yield "alignment and uniformity, SimCLR and the spectral loss are better than rotation, BYOL and SimSiam"
     named = (*best, *middle, "fedavg-rotation", "fedavg-byol", "fedavg-simsiam")
     rates = {row: MICRO.rows[row].settings["optimizer.lr"] for row in named}
-    tuned = {
-        each.row: each for each in choices.collect(ROOT / "leaderboards" / "tuned") if each.scenario == MICRO.scenario
-    }
+    tuned = {each.row: each for each in TUNED if each.scenario == MICRO.scenario}
     assert {row: tuned[row].seed for row in named if row in tuned} == {"fedavg-byol": 0, "fedavg-simsiam": 0}
     assert {row: rate for row, rate in rates.items() if rate != rates["fedavg-simclr"]} == {"fedavg-simsiam": 0.4}
     assert rates["fedavg-byol"] == 0.1
@@ -103,6 +106,10 @@ def fedx() -> Iterator[str]:
     yield "under the three seeds that all have"
     yield f"FedX is {span(without)} below its base without it, with it {span(rest)}"
     assert MICRO.all_are("no clear difference", ("fedx-no-global-contrast", "fedx-local", *others[1:]), ["fedx-simclr"])
+    (found,) = [each for each in TUNED if (each.scenario, each.row) == (MICRO.scenario, "fedx")]
+    assert found.seed == 0
+    assert {row.settings["optimizer.lr"] for name, row in MICRO.rows.items() if "fedx" in name} == {0.05}
+    yield "which a search without labels chose for FedX over SimCLR under seed 0, so"
 
 
 def ahead(row: str, seeds: Iterable[int]) -> float:
@@ -120,6 +127,8 @@ def fedsc() -> Iterator[str]:
     yield f"FedAvg with that loss is {-loss:.1f} points below FedAvg with the spectral loss over pairs of different"
     mu = [MICRO.rows[row].settings["objective.mu"] for row in ("fedavg-spectral", "fedavg-spectral-correlation")]
     yield "images (at mu = {:.0f} in place of {:.0f}), which does not count".format(*mu)
+    alone = MICRO.alone("fedavg-spectral", "fedavg-spectral-correlation")
+    yield f"though the pair by itself is at {alone}"
 
 
 def orchestra() -> Iterator[str]:
@@ -246,8 +255,8 @@ def below_the_floor() -> Iterator[str]:
     yield f"of {len(low)} tests chance alone passes about {'one' if 0.5 < 0.05 * len(low) < 1.5 else '?'}"
     sizes = MINI.cells("spectrum/v1 dimensions_90")
     trained = [value for row, value in sizes.items() if row != FLOOR]
-    yield f"needs {sizes[FLOOR]:.0f} for nine tenths of the variance"
-    yield f"the trained ones {min(trained):.0f} to {max(trained):.0f}"
+    yield "Counted by nine tenths of the variance"
+    yield f"needs {sizes[FLOOR]:.0f}, the trained ones {min(trained):.0f} to {max(trained):.0f}"
     mini, micro = _leads(MINI), _leads(MICRO)
     others = {row: pair for row, pair in micro.items() if not row.startswith("orchestra")}
     yield f"rank correlation {_order(mini):.2f} over the {len(mini)} trained rows there"
