@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import chain, combinations, pairwise
 
 import numpy as np
@@ -19,7 +20,11 @@ from tests.committed import records
 from tests.statements.boards import KNN, LINEAR, MICRO, MINI, ROOT, Board, interval, over, span
 
 
-TUNED = choices.collect(ROOT / "leaderboards" / "tuned")
+@cache
+def tuned(scenario: str) -> dict[str, choices.Choice]:
+    """The committed searches of a scenario by row."""
+    found = choices.collect(ROOT / "leaderboards" / "tuned")
+    return {each.row: each for each in found if each.scenario == scenario}
 
 
 def small_scenarios() -> Iterator[str]:
@@ -51,8 +56,8 @@ def objectives() -> Iterator[str]:
     yield "alignment and uniformity, SimCLR and the spectral loss are better than rotation, BYOL and SimSiam"
     named = (*best, *middle, "fedavg-rotation", "fedavg-byol", "fedavg-simsiam")
     rates = {row: MICRO.rows[row].settings["optimizer.lr"] for row in named}
-    tuned = {each.row: each for each in TUNED if each.scenario == MICRO.scenario}
-    assert {row: tuned[row].seed for row in named if row in tuned} == {"fedavg-byol": 0, "fedavg-simsiam": 0}
+    searched = tuned(MICRO.scenario)
+    assert {row: searched[row].seed for row in named if row in searched} == {"fedavg-byol": 0, "fedavg-simsiam": 0}
     assert {row: rate for row, rate in rates.items() if rate != rates["fedavg-simclr"]} == {"fedavg-simsiam": 0.4}
     assert rates["fedavg-byol"] == 0.1
     yield "Of these eight only BYOL and SimSiam were tuned, under seed 0"
@@ -106,8 +111,7 @@ def fedx() -> Iterator[str]:
     yield "under the three seeds that all have"
     yield f"FedX is {span(without)} below its base without it, with it {span(rest)}"
     assert MICRO.all_are("no clear difference", ("fedx-no-global-contrast", "fedx-local", *others[1:]), ["fedx-simclr"])
-    (found,) = [each for each in TUNED if (each.scenario, each.row) == (MICRO.scenario, "fedx")]
-    assert found.seed == 0
+    assert tuned(MICRO.scenario)["fedx"].seed == 0
     assert {row.settings["optimizer.lr"] for name, row in MICRO.rows.items() if "fedx" in name} == {0.05}
     yield "which a search without labels chose for FedX over SimCLR under seed 0, so"
 

@@ -310,8 +310,8 @@ def epsilon_study() -> Iterator[str]:
     yield f"SSD is {-one[1]:.1f} lower, of {ssd:.1f}, which does not count"
     assert 0.4 < -one[0] / simclr < 0.6
     assert max(crowd.compared("fedavg-eps8", "fedavg").by_seed.values()) < 0
-    yield "though SimCLR is lower under all three seeds"
-    yield "lower by about half of its gain"
+    yield "So at epsilon 8 nothing counts, though SimCLR is lower under all three seeds"
+    yield "at epsilon 1 SimCLR's mean is lower by about half of its gain"
     yield f"(by itself {crowd.alone('fedavg', 'fedavg-eps1')} points)"
     noise = [_multiplier(f"fedavg-eps{budget}") for budget in (8, 1)]
     yield f"a deviation of {noise[0]:.2f} (epsilon 8) and {noise[1]:.2f} (epsilon 1) times the clip"
