@@ -41,9 +41,9 @@ $(VENV)/.installed: constraints.txt setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-benchmark: install  ## run a suite (SUITE=digits) and print its board
+benchmark: install  ## run a suite (SUITE=digits, ARGS="federation.rounds=2 output=short") and print its board
 	$(BIN)/python -m benchmark run suite=$(SUITE) data.root=$(DATA) devices=$(DEVICES) \
-		$(if $(METHODS),methods=$(METHODS)) $(if $(SEEDS),seeds=$(SEEDS)) $(if $(JOBS),jobs=$(JOBS))
+		$(if $(METHODS),methods=$(METHODS)) $(if $(SEEDS),seeds=$(SEEDS)) $(if $(JOBS),jobs=$(JOBS)) $(ARGS)
 
 test: install  ## all tests but the long ones
 	$(PYTEST)
