@@ -21,8 +21,7 @@ class Records(BuildHookInterface):
         self.folder = TemporaryDirectory()
         file = Path(self.folder.name, f"{RESULTS.name}.tar.gz")
         with gzip.GzipFile(file, "wb", mtime=0) as stream, tarfile.open(fileobj=stream, mode="w") as archive:
-            for path in sorted((Path(self.root) / RESULTS).rglob("*.json")):
-                archive.add(path, path.relative_to(self.root).relative_to(RESULTS), filter=_timeless)
+            archive.add(Path(self.root) / RESULTS, "", filter=_timeless)
         build_data["force_include"][str(file)] = str(RESULTS.parent / file.name)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

@@ -37,9 +37,9 @@ def tables(pools: Sequence[Pool], labels: Sequence[str], lines: Sequence[ScoreLi
     """A column for each pool; a table without a row is left out. lines: of the scores."""
     spread = f"; {SPREAD} over seeds" if any(len(pool.runs) > 1 for pool in pools) else ""
     key = monitored([run for pool in pools for run in pool.runs])
-    title = f"scores, the best mean marked {BEST} (a board tests it){spread}"
+    scores = f"scores, the best mean marked {BEST} (a board tests it){spread}"
     made = {
-        title: (["protocol", "metric", "better"], _score_rows(pools, lines)),
+        scores: (["protocol", "metric", "better"], _score_rows(pools, lines)),
         f"monitor: {MONITORS[key]}": (["round"], _monitor_rows(pools, key)),
         "costs": (["", "unit"], _cost_rows(pools)),
         f"activity of what is added, {IDLE} hardly acts": (["", "hardly acts below"], _activity_rows(pools)),

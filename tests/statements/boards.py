@@ -118,6 +118,12 @@ def over(row: Row, seeds: Iterable[int]) -> float:
     return fmean(row.headline[seed] for seed in seeds)
 
 
+def ahead(row: Row, base: Row, seeds: Iterable[int] | None = None) -> float:
+    """Points by which a row's headline is above another's over some seeds; none given: those that both have."""
+    seeds = row.headline.keys() & base.headline.keys() if seeds is None else seeds
+    return over(row, seeds) - over(base, seeds)
+
+
 def interval(found: Board, row: str, base: str) -> str:
     """The 95 % interval of a difference, in points."""
     low, high = found.compared(row, base).interval or (math.nan, math.nan)

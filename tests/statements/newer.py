@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.statements.boards import KNN, LINEAR, MICRO, Board, interval, over, span
+from tests.statements.boards import KNN, LINEAR, MICRO, Board, ahead, interval, over, span
 
 OBJECTIVES = [f"fedavg-{name}" for name in ("vicreg", "dino", "swav", "barlow_twins")]
 METHODS = ("calibre", "fedca", "fedmkd", "lwfedssl", "progfedssl")
@@ -26,8 +26,7 @@ def objectives() -> Iterator[str]:
     below = span(MICRO.gain(row, SIMCLR) for row in others)
     yield f"DINO, SwAV and Barlow Twins are {below} points below SimCLR, which counts"
     yield f"VICReg {-MICRO.even(first, SIMCLR):.1f}, which does not"
-    ahead = MICRO.rows[SIMCLR]
-    shared = [over(ahead, MICRO.rows[row].seeds) - MICRO.score(row) for row in OBJECTIVES]
+    shared = [ahead(MICRO.rows[SIMCLR], MICRO.rows[row]) for row in OBJECTIVES]
     yield f"over the three seeds that all have, {span(shared[1:])} and {shared[0]:.1f}"
     peers = (*OBJECTIVES, "fedavg-moco", "fedavg-protocl")
     margins = [MICRO.fit.margins[row][other] for row in OBJECTIVES for other in peers if other != row]
@@ -49,8 +48,8 @@ def with_public_images() -> Iterator[str]:
     yield f"{50_000 * (1 - share):,.0f} further negatives"
     fedmkd, byol = MICRO.rows["fedmkd"], MICRO.rows["fedavg-byol"]
     yield f"FedMKD (*reconstructed*) is {MICRO.even('fedmkd', 'fedavg-byol'):.1f} points above BYOL"
-    shared = over(fedmkd, fedmkd.seeds) - over(byol, fedmkd.seeds)
-    yield f"over the seeds that both have it is {shared:.1f} ({MICRO.alone('fedmkd', 'fedavg-byol')}), on another"
+    alone = MICRO.alone("fedmkd", "fedavg-byol")
+    yield f"over the seeds that both have it is {ahead(fedmkd, byol):.1f} ({alone}), on another"
     assert not {*fedmkd.hardware} & {*byol.hardware}
     assert fedmkd.settings["optimizer.lr"] != byol.settings["optimizer.lr"]
     images, training = 50_000 * share, fedmkd.settings["federation.rounds"] * fedmkd.settings["method.distil_epochs"]

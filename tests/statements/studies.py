@@ -14,7 +14,7 @@ from leaderboards.papers.tables import collect
 from leaderboards.rank import FLOOR
 from leaderboards.twins import agreement, moved, worst_served
 from tests.committed import records
-from tests.statements.boards import LINEAR, MICRO, MINI, ROOT, Board, interval, over, span
+from tests.statements.boards import LINEAR, MICRO, MINI, ROOT, Board, ahead, interval, over, span
 
 
 def flesd_study() -> Iterator[str]:
@@ -63,7 +63,7 @@ def orchestra_study() -> Iterator[str]:
     yield f"where {margins} tell two rows of these boards apart"
     assert few.score("orchestra") > max(even.score("orchestra"), MICRO.score("orchestra"))
     assert not {*few.rows["orchestra"].hardware} & {*MICRO.rows["orchestra"].hardware}
-    less = few.score("orchestra") - over(MICRO.rows["orchestra"], few.rows["orchestra"].seeds)
+    less = ahead(few.rows["orchestra"], MICRO.rows["orchestra"])
     yield f"Orchestra is highest at alpha 0.001, by {rise:.1f} points over alpha 100,000 and {less:.1f} over 0.1"
 
     labels, ratios = np.repeat(np.arange(10), 5000), []  # CIFAR-10's, in the order of its folders
@@ -106,7 +106,7 @@ def fedsc_study() -> Iterator[str]:
     yield f"over five seeds FedSC is {behind:.1f} points below FedAvg with the same loss ({interval(MICRO, *pair)})"
     assert len(MICRO.compared(*pair).by_seed) == 5
     three = MICRO.rows["fedsc-sigma0.1"].seeds
-    shared = over(MICRO.rows[pair[0]], three) - over(MICRO.rows[pair[1]], three)
+    shared = ahead(*(MICRO.rows[row] for row in pair), three)
     yield f"does not count ({-shared:.1f} over the table's three)"
     assert [MICRO.rows[row].settings["objective.mu"] for row in ("fedavg-spectral", "fedsc")] == [10, 4]
     yield "clipped at mu = 10 in place of 4"
@@ -119,7 +119,7 @@ def fedsc_study() -> Iterator[str]:
     yield f"where epsilon is {MICRO.rows['fedsc-sigma0.1'].epsilon:.3g},"
     yield f"FedSC is {-MICRO.even(*noisy):.1f} points below itself without noise, {interval(MICRO, *noisy)}; but"
     cost = -MICRO.even("fedsc-sigma1", "fedsc")
-    learned = over(MICRO.rows["fedsc"], three) - over(MICRO.rows[FLOOR], three)
+    learned = ahead(MICRO.rows["fedsc"], MICRO.rows[FLOOR], three)
     yield f"With sigma = 1 it is {cost:.1f} points lower, which does not count"
     yield f"of the {learned:.1f} by which FedSC is above the untrained encoder under the same three seeds"
     images = MICRO.rows["fedsc"].images / 50
@@ -249,16 +249,12 @@ def _typefaces(icons: Board) -> Iterator[str]:
 
 
 def uplink_study() -> Iterator[str]:
-    bases = {"SimCLR": "fedavg-simclr", "SSD": "ssd"}
-
-    def ahead(found: Board, row: str, base: str) -> float:
-        """Over the seeds that both have, as the table of the study shows them."""
-        seeds = found.rows[row].headline.keys() & MICRO.rows[base].headline.keys()
-        return over(found.rows[row], seeds) - over(MICRO.rows[base], seeds)
-
+    bases, micro = {"SimCLR": "fedavg-simclr", "SSD": "ssd"}, MICRO.rows
     assert MICRO.all_are("no clear difference", ["fedavg-simclr-int8", "fedavg-simclr-top1"], ["fedavg-simclr"])
     assert MICRO.all_are("no clear difference", ["ssd-int8", "ssd-top1"], ["ssd"])
-    eight, few = ({name: ahead(MICRO, f"{row}-{how}", row) for name, row in bases.items()} for how in ("int8", "top1"))
+    eight, few = (
+        {name: ahead(micro[f"{row}-{how}"], micro[row]) for name, row in bases.items()} for how in ("int8", "top1")
+    )
     whole, byte, part = (MICRO.rows[f"ssd{how}"].bytes_up for how in ("", "-int8", "-top1"))
     assert round(whole / byte) == 4
     assert min(eight.values()) > 0 > max(few.values())
@@ -275,12 +271,12 @@ def uplink_study() -> Iterator[str]:
     yield f"the intervals of both of the latter ({ends[0]} and {ends[1]}) leave 0 out"
     assert MICRO.leave_out_0(compressed) == [(f"{row}-top1", row) for row in bases.values()]
     shared = MICRO.rows["ssd-int8"].seeds
-    gained = [over(MICRO.rows[row], shared) - over(MICRO.rows[FLOOR], shared) for row in bases.values()]
+    gained = [ahead(micro[row], micro[FLOOR], shared) for row in bases.values()]
     yield f"the {gained[0]:.1f} and {gained[1]:.1f} points by which they are above the untrained encoder"
 
     lost = {share: Board(f"cifar10-micro-lost{share}") for share in (10, 30)}
     moved = {
-        share: [ahead(found, *pair) for pair in (("fedavg", "fedavg-simclr"), ("ssd", "ssd"))]
+        share: [ahead(found.rows[row], micro[base]) for row, base in (("fedavg", "fedavg-simclr"), ("ssd", "ssd"))]
         for share, found in lost.items()
     }
     assert all(simclr < 0 < ssd and max(-simclr, ssd) < MICRO.margin for simclr, ssd in moved.values())
