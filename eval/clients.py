@@ -47,6 +47,7 @@ def served(subject: Subject, probe: Probe, generator: torch.Generator) -> dict[s
     numbers = {name: number for number, name in enumerate(subject.client_names) if name in each}
     saved = {"clients": list(numbers.values()), "accuracy": [each[name] for name in numbers]}
     saved |= {"unseen": [name in unseen for name in numbers]}
+    saved |= {"images": [int((features.test_clients == number).sum()) for number in numbers.values()]}
     subject.save_arrays("by-client", {key: torch.tensor(values) for key, values in saved.items()})
     members = features.train_clients >= 0
     if members.any() and not members.all():

@@ -11,8 +11,8 @@ from eval.official import OF
 from leaderboards.rank import Cell
 from leaderboards.schema import Record
 
-SERVED = ("clients", "accuracy", "unseen")
-"""Arrays of `by-client/v1`, `[K]`."""
+SERVED = ("clients", "accuracy", "unseen", "images")
+"""Arrays of `by-client/v1`, `[K]`; images: test images of the client."""
 PROTOCOLS = ("clients/v2", "by-client/v1")
 """The protocols whose accuracies are taken, of a record those of the first that has them for all its clients."""
 
@@ -44,13 +44,16 @@ def write_served(file: Path, arrays: Mapping[str, Mapping[str, Mapping[str, Any]
     arrays: by encoder and protocol, as `eval.clients.served` saves them. names: of which its `clients` are positions.
     """
     rows = [
-        (encoder, names[client], accuracy, unseen)
-        for encoder, saved in arrays.items()
+        (encoder, names[client], accuracy, int(unseen), images)
+        for encoder, saved in sorted(arrays.items())
         if "by-client" in saved
-        for client, accuracy, unseen in zip(*(saved["by-client"][key].tolist() for key in SERVED), strict=True)
+        for client, accuracy, unseen, images in sorted(
+            zip(*(saved["by-client"][key].tolist() for key in SERVED), strict=True),
+            key=lambda row: (row[1], names[row[0]]),
+        )
     ]
     if rows:
         with replacing(file) as beside, beside.open("w", encoding="utf-8", newline="") as stream:
             table = csv.writer(stream)
-            table.writerow(("encoder", "client", "accuracy", "unseen"))
-            table.writerows((*row[:3], int(row[3])) for row in sorted(rows, key=lambda row: (row[0], row[2], row[1])))
+            table.writerow(("encoder", "client", "accuracy", "unseen", "images"))
+            table.writerows(rows)

@@ -76,6 +76,7 @@ def draw(pools: Sequence[Pool], labels: Sequence[str], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         for ending, metadata in ENDINGS.items():
             figure.savefig(path.with_suffix(ending), dpi=150, metadata=metadata)
+            figure.set_layout_engine("none")  # all files have the places that were found for the first
 
 
 def looks(pools: Sequence[Pool]) -> list[Look]:

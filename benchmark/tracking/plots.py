@@ -171,17 +171,20 @@ def accuracies(clients: Mapping[str, Cell], path: Path, title: str) -> None:
         axes.set(xlabel="accuracy on the client's test images (%); grey: mean", ylim=(len(values) - 0.5, -0.5))
 
 
-def served(clients: Tensor, accuracy: Tensor, unseen: Tensor, names: Sequence[str], path: Path, title: str) -> None:
-    """The accuracy of all clients in percent, the worst at the left and by its name; those that never trained apart.
+def served(
+    clients: Tensor, accuracy: Tensor, unseen: Tensor, images: Tensor, names: Sequence[str], path: Path, title: str
+) -> None:
+    """The accuracy of all clients in percent, the worst at the left, by its name and size; the never trained apart.
 
-    clients, accuracy, unseen: `[K]`, as `eval.clients.served` saves them. names: of which `clients` are positions.
+    clients, accuracy, unseen, images: `[K]`, as `eval.clients.served` saves them. names: of which `clients` are
+    positions.
     """
     with _figure(path, f"{title}: what each client gets") as (axes,):
         kinds = ((~unseen, BLUE, "trains"), (unseen, RUST, "never trained"))
         for chosen, colour, word in (kind for kind in kinds if kind[0].any()):
             values, order = accuracy[chosen].sort()
-            worst = short(names[int(clients[chosen][order[0]])])
-            label = f"{word} ({len(values):,}), worst: {worst}"
+            worst, size = short(names[int(clients[chosen][order[0]])]), images[chosen][order[0]]
+            label = f"{word} ({len(values):,}), worst: {worst}, {int(size)} test image{'s' * (size > 1)}"
             places = torch.linspace(0, 100, len(values)).tolist()
             axes.plot(places, values.tolist(), "o-", markersize=3, linewidth=1, color=colour, label=label)
         axes.set(xlabel="clients, the worst first (%)", ylabel="test accuracy by client (%)")

@@ -396,6 +396,9 @@ def test_what_clients_get_that_never_trained_is_told_apart(experiment, rule):
     assert {line["client"]: float(line["accuracy"]) for line in lines} == {k: pytest.approx(v) for k, v in each.items()}
     assert {line["client"] for line in lines if line["unseen"] == "1"} == {"site 1", "site 3"}
     with run.open() as opened:
+        test = opened.data.source.test
+        names, sizes = np.unique(test.clients, return_counts=True)
+        assert {line["client"]: int(line["images"]) for line in lines} == dict(zip(names, sizes, strict=True))
         assert opened.evaluator.trained == {"site 0", "site 2", "site 4"}
         assert (opened.evaluator.holders < 0).sum() == 40
         used = np.concatenate([*opened.evaluator._shuffled()])  # for statistics of BatchNorm

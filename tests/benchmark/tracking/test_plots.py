@@ -57,7 +57,7 @@ def test_what_each_client_gets_is_drawn_with_those_that_never_trained_apart(figu
     names = [f"$site_{k}^2" for k in range(9)]
     clients, accuracy = torch.tensor([1, 2, 4, 8]), torch.tensor([40.0, 30.0, 50.0, 60.0])
     both, one = (
-        figure(partial(plots.served, clients, accuracy, torch.tensor(unseen), names))
+        figure(partial(plots.served, clients, accuracy, torch.tensor(unseen), torch.tensor([3, 1, 9, 9]), names))
         for unseen in ([False, False, True, True], [False] * 4)
     )
     assert {painted(plots.BLUE), painted(plots.RUST)} <= colours(both)
