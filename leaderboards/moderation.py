@@ -20,7 +20,8 @@ PRIORS = np.array([0.5, 0.75, 1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 2
 FEWEST = 3
 """With fewer variances nothing is known of their distribution: one for all."""
 SMALLEST = 1e-5
-"""The least that a variance is taken as, as a part of the median: its logarithm stays finite. Also the least of df."""
+"""The least that a variance is taken as, as a part of the median: its logarithm stays finite. Also the least of df, and
+the most that trigamma(d0 / 2) is where d0 is infinite."""
 
 
 class Moderated(NamedTuple):
@@ -45,8 +46,9 @@ def moderated(variances: Array, df: Array) -> Moderated:
     least = np.maximum(SMALLEST * np.maximum(middle, SMALLEST * most), np.finfo(float).tiny)
     logs = np.log(np.maximum(variances[known], least)) - scipy.special.digamma(half) + np.log(half)
     upper = logs.var(axis=0, ddof=1) * (1 + np.sqrt(2 / (known.sum() - 1)))
-    free = 2 * _trigamma_inverse(upper - scipy.special.polygamma(1, half).mean(axis=0))
-    prior_df = PRIORS[np.maximum(np.searchsorted(PRIORS, free, side="right") - 1, 0)]
+    wanted = upper - scipy.special.polygamma(1, half).mean(axis=0)  # trigamma(d0 / 2), which falls with d0
+    steps = np.append(scipy.special.polygamma(1, PRIORS[:-1] / 2), SMALLEST)
+    prior_df = PRIORS[np.maximum(len(PRIORS) - np.searchsorted(steps[::-1], wanted) - 1, 0)]
     one = np.isinf(prior_df)
     finite = np.where(one, 1.0, prior_df)  # its results are not used where d0 is infinite
     scale = np.exp(logs.mean(axis=0) + scipy.special.digamma(finite / 2) - np.log(finite / 2))
@@ -54,13 +56,3 @@ def moderated(variances: Array, df: Array) -> Moderated:
         finite + np.where(known[:, None], df, 0)
     )
     return Moderated(np.where(one, pooled, posterior), prior_df, np.where(one, pooled, scale))
-
-
-def _trigamma_inverse(values: Array) -> Array:
-    """x with trigamma(x) = value, by Newton's method on 1 / trigamma; infinite where the value is not positive."""
-    above = np.maximum(values, SMALLEST)
-    x = 0.5 + 1 / above
-    for _ in range(20):
-        slope = scipy.special.polygamma(1, x)
-        x = x + slope * (1 - slope / above) / scipy.special.polygamma(2, x)
-    return np.where(values > SMALLEST, x, np.inf)
