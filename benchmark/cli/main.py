@@ -129,7 +129,8 @@ def main(argv: Sequence[str] | None = None, started: float | None = None, comman
     except Exception as error:
         code = exit_code(error)
         if code is None:
-            traceback.print_exc()
+            if is_first_rank() or not getattr(error, "on_all_ranks", False):
+                traceback.print_exc()
             return 1
         late = isinstance(error, OutOfTimeError)
         _print_error(f"{DEADLINE_PREFIX}{error}; {RESUME_HINT}" if late else f"error: {message(error)}")

@@ -37,7 +37,8 @@ def gather(fabric: Fabric, value: T) -> list[T]:
 def run_and_gather(fabric: Fabric, work: Callable[[], T]) -> list[T]:
     """`work()` of every rank, in the order of ranks, on every rank.
 
-    An error on one rank is raised on every rank, so that none waits for a rank that has given up.
+    An error on one rank is raised on every rank, so that none waits for a rank that has given up. There it has the
+    attribute `on_all_ranks`, for one of them to print it.
     """
     if fabric.world_size == 1:
         return [work()]
@@ -46,10 +47,12 @@ def run_and_gather(fabric: Fabric, work: Callable[[], T]) -> list[T]:
         result = work()
     except Exception as error:
         failure = error
-    outcomes = gather(fabric, (result, _picklable(failure)))
-    for rank, (_, raised) in enumerate(outcomes):
-        if raised is not None:
-            raise failure if failure is not None and rank == fabric.global_rank else raised
+    outcomes = gather(fabric, (result, failure and _sent(failure, fabric.global_rank)))
+    for rank, (_, sent) in enumerate(outcomes):
+        if sent is not None:
+            raised = failure if failure is not None and rank == fabric.global_rank else sent
+            vars(raised)["on_all_ranks"] = True
+            raise raised
     return [cast(T, result) for result, _ in outcomes]
 
 
@@ -97,13 +100,14 @@ def on_rank_zero(fabric: Fabric, work: Callable[[], T], *, all_cores: bool = Tru
     return cast(T, run_and_gather(fabric, work_on_first)[0])
 
 
-def _picklable(error: Exception | None) -> Exception | None:
-    """The error itself where it can be sent to another process, else its traceback as one."""
+def _sent(error: Exception, rank: int) -> Exception:
+    """An error as other ranks raise it, with a note of where it was raised; one that cannot be pickled by its name."""
     try:
-        pickle.loads(pickle.dumps(error))
+        sent = cast(Exception, pickle.loads(pickle.dumps(error)))
     except Exception:
-        return RuntimeError("".join(traceback.format_exception(error)))
-    return error
+        sent = RuntimeError(f"{type(error).__name__}: {error}")
+    sent.add_note(f"raised on rank {rank}:\n{''.join(traceback.format_exception(error)).rstrip()}")
+    return sent
 
 
 def sum_over_ranks(fabric: Fabric, flat: Tensor) -> Tensor:

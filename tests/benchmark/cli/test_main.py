@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from benchmark.api import compose
-from benchmark.cli.main import parsers
+from benchmark.cli.main import main, parsers
 from benchmark.cli.runs import configs_of
 from benchmark.configuration.identity import identity
 from benchmark.errors import EX_TEMPFAIL
@@ -330,3 +330,12 @@ def test_our_mistake_is_exit_code_1_with_a_traceback(call, monkeypatch, error):
     monkeypatch.setattr(FederatedLoop, "run_round", Mock(side_effect=error))
     code, _, err = call("run", TINY, "fedavg")
     assert (code, "Traceback" in err, "boom" in err) == (1, True, True)
+
+
+@pytest.mark.parametrize(("rank", "on_all_ranks", "printed"), [(0, True, 1), (1, True, 0), (1, False, 1)])
+def test_a_mistake_that_all_ranks_raise_is_printed_by_the_first(capsys, monkeypatch, rank, on_all_ranks, printed):
+    monkeypatch.setenv("RANK", str(rank))
+    error = RuntimeError("boom")
+    error.on_all_ranks = on_all_ranks
+    assert main(["list"], command=Mock(side_effect=error)) == 1
+    assert capsys.readouterr().err.count("Traceback") == printed

@@ -128,7 +128,7 @@ def fail_on_ranks(fabric: Fabric, folder: Path) -> list:
                     raise mine[fabric.global_rank]
             caught.append(None)
         except Exception as error:
-            caught.append((type(error).__name__, str(error)))
+            caught.append((error.on_all_ranks, type(error).__name__, str(error), *getattr(error, "__notes__", [])))
         assert gather(fabric, fabric.global_rank) == [0, 1]
     return caught
 
@@ -206,11 +206,21 @@ class TestTwoRanks:
             assert (got["gathered"], got["nothing"], got["synchronised"]) == ([{"rank": 0}, {"rank": 1}], {}, False)
 
     def test_what_one_raises_all_raise(self, tmp_path):
-        """If several ranks fail, the first rank's error counts; one that cannot travel comes as its traceback."""
-        (*first, traceback), (*second, unsendable) = on_two_ranks(tmp_path, fail_on_ranks)
-        assert first == second == [None, ("MethodError", "b"), ("MethodError", "a"), ("ValueError", "a")]
-        assert (unsendable, traceback[0]) == (("UnsendableError", "half: 1"), "RuntimeError")
-        assert "UnsendableError: half: 1" in traceback[1]
+        """If several ranks fail, the first rank's error counts; others than its rank are told where it was raised."""
+        errors = [("MethodError", "b"), ("MethodError", "a"), ("ValueError", "a"), ("UnsendableError", "half: 1")]
+        raisers = [1, 0, 0, 1]
+        for rank, (nothing, *caught) in enumerate(on_two_ranks(tmp_path, fail_on_ranks)):
+            assert nothing is None
+            for (kind, said), raiser, (shared, name, message, *notes) in zip(errors, raisers, caught, strict=True):
+                expected = (
+                    (kind, said) if kind != "UnsendableError" or rank == raiser else ("RuntimeError", f"{kind}: {said}")
+                )
+                assert (shared, name, message) == (True, *expected)
+                assert len(notes) == (rank != raiser)
+                for note in notes:
+                    assert note.startswith(f"raised on rank {raiser}:\nTraceback")
+                    assert note.endswith(f"{kind}: {said}")
+                    assert "raise mine[fabric.global_rank]" in note
 
     def test_they_wait_for_each_other_as_long_as_it_takes(self, tmp_path):
         assert on_two_ranks(tmp_path, wait_on_ranks, connect=1) == [[0, 1], [0, 1]]
