@@ -31,6 +31,7 @@ HELD: dict[tuple[str, str, str], Callable[[], Iterator[str]]] = {
     (RESULTS, "## A positive control", "## Newer objectives"): controls.control,
     (RESULTS, "## Newer objectives and methods", END): newer.newer,
     ("docs/explanation/scale.md", "# Scale", "The loop, the draw"): terms.scale,
+    ("docs/reference/performance.md", "## Half precision", "Scenarios\nstay in fp32"): terms.half_precision,
     ("docs/explanation/reading-the-board.md", "## Ranks", END): results.ranks,
     (RESULTS, "## kNN below the untrained encoder", "## What the small"): results.below_the_floor,
 }

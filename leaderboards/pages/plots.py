@@ -107,7 +107,7 @@ def draw_headline(rows: Sequence[Row], scenario: str) -> "Figure":
     axes.set_yticks(range(len(ranked)), [short(row_name(row), NAME) for row in ranked])
     axes.set_ylim(max(len(ranked), 1) - 0.4, -0.6)  # the best row on top
     axes.set_xlabel(f"{HEADLINE} after the last round (%)")
-    axes.set_title(short(scenario, TITLE), loc="left", fontsize=10, fontweight="bold", pad=16)
+    axes.set_title(short(scenario, TITLE), loc="left", fontsize=10, fontweight="bold", pad=25)
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
@@ -138,7 +138,7 @@ def _scale(figure: "Figure", axes: "Axes", compared: Fit | None) -> None:
     from matplotlib.transforms import offset_copy
 
     margin, right = compared.margin_range[1], axes.get_xlim()[1]
-    above = offset_copy(axes.get_xaxis_transform(), figure, y=12, units="points")
+    above = offset_copy(axes.get_xaxis_transform(), figure, y=16, units="points")
     axes.plot([right - margin, right], [1, 1], transform=above, color=INK, linewidth=1, marker="|", clip_on=False)
     text = f"{margin:.1f} points tell two rows apart, by the median of all pairs "
     axes.text(right - margin, 1, text, transform=above, ha="right", va="center", fontsize=8)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain
+from statistics import fmean
 
 import torch
 
@@ -11,7 +12,8 @@ from datamodules.federated import CHUNK, RESIDENT, WHOLE
 from methods import networks
 from methods.maths import gaussian_sigma
 from methods.orchestra import SENSITIVITY
-from tests.statements.boards import ROOT
+from tests.committed import records
+from tests.statements.boards import KNN, LINEAR, ROOT, Board, interval
 
 
 def scale() -> Iterator[str]:
@@ -71,6 +73,23 @@ def _sizes() -> Iterator[str]:
 
 def _numbers(network: torch.nn.Module) -> int:
     return sum(values.numel() for values in network.parameters())
+
+
+def half_precision() -> Iterator[str]:
+    """bf16 beside fp32, of docs/reference/performance.md."""
+    found, seconds = Board("cifar10-mini-precision"), dict[str, float]()
+    for row, name in (("fedavg", "fp32"), ("fedavg-bf16", "bf16 (`training.precision=bf16-mixed`)")):
+        cells = found.rows[row].cells
+        linear, knn = (f"{cells[key].mean:.1f} ± {cells[key].spread:.1f} %" for key in (LINEAR, KNN))
+        runs = [run for run in records() if (run["scenario"], run["row"]) == (found.scenario, row)]
+        assert len(runs) == 5
+        seconds[row] = fmean(run["seconds"]["clients"] for run in runs)
+        rank = cells["geometry/v1 effective_rank"].mean
+        yield f"| {name} | {linear} | {knn} | {rank:.1f} | {seconds[row]:.0f} s |"
+    pair = ("fedavg-bf16", "fedavg")
+    yield f"bf16 adds {found.even(*pair):.1f} points to the linear probe ({interval(found, *pair)})"
+    yield f"changes beyond {found.within([pair])} points are excluded"
+    yield f"Training took {seconds['fedavg-bf16'] / seconds['fedavg']:.2f} of the time"
 
 
 def orchestra_noise() -> Iterator[str]:
