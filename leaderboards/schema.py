@@ -129,7 +129,7 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
             down=_field(dict[str, Count], "To clients, by entry."),
             visits=_field(Count, "Clients drawn, summed over rounds; some may not have replied."),
         ),
-        "Bytes of all messages: elements times their size, without compression or framing.",
+        "Bytes of all messages, without framing: elements times their size; of a compressed update, its packed size.",
     ),
     "epsilon": _field(
         Number | None, "Largest epsilon that a client has spent; null where nothing was sent with noise."
@@ -218,7 +218,10 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
         ),
         "Where training comes from.",
     ),
-    "evaluated": _field(dict[str, _object(**ORIGIN)], "By protocol id: where its scores come from."),  # type: ignore[misc]
+    "evaluated": _field(
+        dict[str, _object(**ORIGIN, dataset=_field(NotRequired[str], "Hash of other images than the run's."))],  # type: ignore[misc]
+        "By protocol id: where its scores come from.",
+    ),
     "deviations": _field(
         list[str],
         "Special conditions: BatchNorm measured afterwards, rounds of several commits, devices or numbers of ranks, "

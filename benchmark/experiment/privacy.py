@@ -158,6 +158,10 @@ def _solved(config: DictConfig, method: FederatedMethod, clients: int) -> float:
         for phase in method.plan(round):
             if combined_entries(phase):
                 releases.update(range(clients) if phase.cohort == "all" else drawn)
+    if not releases:
+        raise ConfigError(
+            f"privacy.epsilon={given.epsilon}: nothing is sent in {config.federation.rounds} rounds: leave it out"
+        )
     return noise_multiplier(
         given.epsilon,
         given.delta,

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from leaderboards import store
-from leaderboards.schema import SCHEMA, Record, RecordError, validate
+from leaderboards.schema import SCHEMA, Record, RecordError, json_schema, validate
 from leaderboards.store import additions, collect, digest, read, write
+from tests import committed
+
+DEFINITIONS = json_schema()["$defs"]
 
 
 def record(row: str = "fedavg-byol", seed: int = 0, linear: float | None = 49.3, **changes: Any) -> Record:
@@ -117,6 +120,26 @@ def test_an_invalid_field_is_named_with_its_file(path: str, value: Any, message:
     with pytest.raises(RecordError, match=f"^runs/result.json: {message}") as caught:
         validate(edit(path, value), "runs/result.json")
     assert "\n" not in str(caught.value)
+
+
+def undescribed(value: Any, schema: Any, path: str = "") -> set[str]:
+    """The fields of a value that its schema has no description of."""
+    schema = {} if schema is True else DEFINITIONS[Path(schema["$ref"]).name] if "$ref" in schema else schema
+    if "anyOf" in schema:
+        return min((undescribed(value, each, path) for each in schema["anyOf"]), key=len)
+    found, fields = set[str](), schema.get("properties", {})
+    for key, each in value.items() if isinstance(value, Mapping) else ():
+        inner = fields.get(key, schema.get("additionalProperties", {}))
+        found |= undescribed(each, inner, f"{path}.{key}") if not fields or key in fields else {f"{path}.{key}"}
+    for each in value if isinstance(value, list) else ():
+        found |= undescribed(each, schema.get("items", {}), path)
+    return found
+
+
+def test_every_field_of_the_committed_records_is_described():
+    assert set[str]().union(*(undescribed(each, json_schema()) for each in committed.records())) == set()
+    wrong = {**record(), "evaluated": {"knn/v1": {"data": "c0ffee"}}, "more": 1}
+    assert undescribed(wrong, json_schema()) == {".evaluated.knn/v1.data", ".more"}
 
 
 def test_write_then_read_gives_the_record_back_in_a_diffable_form_and_a_write_that_fails_the_former(

@@ -268,6 +268,7 @@ MISTAKES = {
     ),
     f"{CENTRAL} {NOISE} method.weighting=batches": "all clients count alike: set method.weighting=clients",
     f"{CENTRAL} {NOISE} privacy.epsilon=.inf": "privacy.epsilon=inf: give a number",
+    f"{CENTRAL} privacy.clip=0.5 {LOCAL} privacy.epsilon=8 federation.rounds=0": "nothing is sent in 0 rounds",
     f"{CENTRAL} {NOISE} privacy.quantile=0.9": "needs privacy.clipping=adaptive",
     "privacy.range=3": "privacy.range needs privacy.secure_aggregation=true",
 }
