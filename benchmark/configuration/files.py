@@ -44,10 +44,7 @@ def read(group: str, name: str) -> dict[str, Any]:
     path, such as `decoupled.Decoupled`, or by a name of an installed package, with the defaults of its arguments."""
     if group in ("method", "objective") and is_import_path(name):
         if (shipped := name.rpartition(".")[2].lower()) in available(group):
-            raise ConfigError(
-                f"{name} has the name of the shipped {group} {shipped!r}, for which its runs would be taken: give "
-                f"{shipped}, or give your class another name"
-            )
+            raise _taken(name, group, shipped)
         return {group: {"class": name}}
     is_path = name.endswith(".yaml")
     file = Path(name) if is_path else CONFIGS / group / f"{name}.yaml"
@@ -69,7 +66,15 @@ def read(group: str, name: str) -> dict[str, Any]:
             else ""
         )
         raise ConfigError(f"{problem}; there are: {', '.join(short)}{more}; or give the path of a .yaml file")
-    return read_yaml(file)
+    content = read_yaml(file)
+    if is_path and file.stem in available(group) and settled(content) != read_yaml(CONFIGS / group / file.name):
+        raise _taken(name, group, file.stem)
+    return content
+
+
+def _taken(name: str, group: str, shipped: str) -> ConfigError:
+    said = f"{name} has the name of the shipped {group} {shipped!r}, for which its runs would be taken"
+    return ConfigError(f"{said}: give {shipped}, or give yours another name")
 
 
 def is_import_path(name: str) -> bool:

@@ -60,11 +60,11 @@ class TestCompose:
 
         own, shipped = "mine.FedAvg", "methods.objectives.simclr.SimCLR"
         for method, overrides, line in (
-            (own, {}, f"{own} has the name of the shipped method .*give your class another name"),
+            (own, {}, f"{own} has the name of the shipped method .*give yours another name"),
             (
                 "fedavg",
                 {"objective": shipped},
-                f"{shipped} has the name of the shipped objective .*give your class anoth",
+                f"{shipped} has the name of the shipped objective .*give yours anoth",
             ),
             ("fedavg", {"objective": Inner}, "is within a function or a class: define it in a module or a cell"),
         ):

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from benchmark.configuration import identity as identity_module
 from benchmark.configuration import schema
 from benchmark.configuration.compose import compose, load, merge, save
-from benchmark.configuration.files import available, read, summary
+from benchmark.configuration.files import CONFIGS, available, read, summary
 from benchmark.configuration.identity import differences, folder, identity, settings
 from benchmark.configuration.instantiate import locate
 from benchmark.configuration.keys import fits
@@ -237,6 +237,17 @@ class TestNames:
         assert (given.row == official.row) == (identity(given) == identity(official))
         assert compose("cifar10-micro", "fedavg").training.epochs == 1  # epochs take the steps away
         assert compose("cifar10-micro", "fedavg", ["training.epochs=1"]).scenario == "cifar10-micro+training.epochs=1"
+
+    @pytest.mark.parametrize(("group", "name"), [("scenario", "digits"), ("method", "ssd"), ("objective", "byol")])
+    def test_a_file_with_the_name_of_a_shipped_one_is_taken_as_long_as_it_says_the_same(self, tmp_path, group, name):
+        shipped, own = CONFIGS / group / f"{name}.yaml", tmp_path / f"{name}.yaml"
+        own.write_text(shipped.read_text())
+        read(group, str(own))
+        own.write_text(f"{shipped.read_text()}\nthreads: 3\n")
+        with pytest.raises(
+            ConfigError, match=f"{own} has the name of the shipped {group} '{name}', .*: give {name}, or"
+        ):
+            read(group, str(own))
 
     def test_runtime_keys_change_no_name(self):
         typed = {"devices": 2, "nodes": 1, "threads": 1, "logger": "csv", "accelerator": "cpu", "data.download": True}
