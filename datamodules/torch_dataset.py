@@ -189,8 +189,9 @@ class _Items(NamedTuple):
 
 
 def _labels(parts: Mapping[str, _Items], notes: list[str], where: str) -> dict[str, list[int | str]]:
-    """Label of each item by split; empty where items are images alone."""
-    if len(parts["train"].item(0)) < 2:
+    """Label of each item by split; empty where items are images alone and nothing lists their labels."""
+    train = parts["train"]
+    if len(train.item(0)) < 2 and not any(train.listed(name, []) for name in LABELS):
         return {}
     labels = {split: part.labels(notes) for split, part in parts.items()}
     if all(label is None for label in labels["train"]):

@@ -246,8 +246,8 @@ def regress(words: list[str], session: Session) -> None:
 
     takes = "regress takes capture=true or table=FILE"
     options = only_keys(words, takes, "capture", "table")
-    if options.get("capture", True) is not True:
-        raise ConfigError(f"{takes}, not capture={options['capture']}")
+    if options.get("capture", True) is not True or len(options) > 1:
+        raise ConfigError(f"{takes}, not {' '.join(f'{key}={value}' for key, value in options.items())}")
     if not (REPOSITORY / "results").is_dir():
         raise ConfigError(
             f"regress compares with a checkout's committed files, and there is no {REPOSITORY}/results here"

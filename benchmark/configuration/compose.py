@@ -108,6 +108,8 @@ def _refuse_unused(config: DictConfig, changed: Iterable[str]) -> None:
         for key in heads:
             if (name := key.removeprefix("heads.")) not in known:
                 raise UnusedKeyError(key, f"{config.objective['name']} has no {name}")
+            if name in config.objective:
+                raise UnusedKeyError(key, f"objective.{name}={config.objective[name]} is set")
 
 
 def _objective(command_line: Mapping[str, Any]) -> str | None:

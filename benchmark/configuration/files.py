@@ -210,8 +210,9 @@ def with_paths(content: dict[str, Any]) -> dict[str, Any]:
     if isinstance(data, dict) and isinstance(name := data.get("name"), str) and data.get("class") is None:
         from datamodules.archives import ARCHIVES  # imports numpy, which a config without images needs not
         from datamodules.embedded import EMBEDDED
+        from datamodules.rebuilt import FEDERATIONS
 
-        if name not in (*EMBEDDED, *ARCHIVES) and (plugin := plugins("sources").get(name)):
+        if name not in (*EMBEDDED, *ARCHIVES, *FEDERATIONS) and (plugin := plugins("sources").get(name)):
             del data["name"]
             data["class"] = plugin.path
     if isinstance(evaluation, dict) and isinstance(evaluation.get("protocols"), list):

@@ -104,6 +104,15 @@ class TestLabels:
         assert read(label=label).labels["train"].tolist() == [0, 1, 2] * 4
         assert read(label=lambda k: label(k) == label(0)).labels["train"].tolist() == [1, 0, 0] * 4  # bits
 
+    def test_they_are_read_where_items_are_images_alone(self):
+        class Alone(Odd):
+            def __getitem__(self, index):
+                return super().__getitem__(index)[0]
+
+        for attributes, labels, classes in (({"targets": [2, 0, 1] * 4}, [2, 0, 1], ("0", "1", "2")), ({}, [0], ())):
+            raw = of_dataset(Alone, {"attributes": attributes})[0]()
+            assert (raw.labels["train"].tolist(), raw.classes) == (labels * (12 // len(labels)), classes)
+
     def test_none_is_no_label_and_what_is_none_is_one_line(self):
         shade = lambda k: Image.new("L", (3, 3))  # noqa: E731
         for label in (float, np.float32, torch.rand, lambda k: [k, k], lambda k: {"id": k}, shade):

@@ -101,7 +101,7 @@ MUTANTS = [
     ("fedu2-simclr-float64", DOUBLE, {"objective__temperature": 0.0701}),
     ("fedu2-simclr-float64", DOUBLE, {"method__solver": "exact"}),
     ("fedu2-simclr-float64", DOUBLE, {"method__weighting": "examples"}),
-    ("fedu2-simclr-float64", DOUBLE, {"training__most_epochs": None}),
+    ("fedu2-simclr-float64", DOUBLE, {"training__max_epochs": None}),
     ("fedx-simclr", DOUBLE, {"objective__temperature": 0.101}),
     ("fedx-simclr", DOUBLE, {"method__variant": "paper"}),
     ("orchestra", DOUBLE, {"objective__momentum": 0.997}),

@@ -129,8 +129,8 @@ def test_nothing_moved(checkout, capsys):
     assert main(["regress", "table=moved.md"]) == 0
     assert "Nothing moved." in capsys.readouterr().out
     assert (checkout / "moved.md").read_text() == "Nothing moved.\n"
-    for word in ("capture=why", "x", "tabel=x"):
-        assert main(["regress", word]) == 2
+    for words in ("capture=why", "x", "tabel=x", "capture=true table=moved.md"):
+        assert main(["regress", *words.split()]) == 2
         assert "regress takes capture=true or table=FILE" in capsys.readouterr().err
 
 

@@ -137,6 +137,7 @@ RUNS = [
     ("fedavg objective.temperature=.inf", "temperature=inf: give a finite number"),
     ("fedavg minutes=.inf", "minutes=inf"),
     ("fedavg heads.predictor=-3", "simclr has no predictor, so it would change nothing"),
+    ("fedavg objective=simsiam heads.predictor=16", "objective.predictor=64 is set, so it would change nothing"),
     ("fedavg devices=100000", "devices=100000 is too many for this machine"),
     ("fedavg objective=", "objective=None: give a name"),
     ("fedavg seed=${nope}", "'nope' not found"),

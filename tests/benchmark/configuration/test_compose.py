@@ -9,8 +9,8 @@ import torch
 import yaml
 from omegaconf import OmegaConf
 
+from benchmark.configuration import files, schema
 from benchmark.configuration import identity as identity_module
-from benchmark.configuration import schema
 from benchmark.configuration.compose import compose, load, merge, save
 from benchmark.configuration.files import CONFIGS, available, read, summary
 from benchmark.configuration.identity import differences, folder, identity, settings
@@ -248,6 +248,14 @@ class TestNames:
             ConfigError, match=f"{own} has the name of the shipped {group} '{name}', .*: give {name}, or"
         ):
             read(group, str(own))
+
+    @pytest.mark.parametrize("scenario", ["digits", "cifar10-micro", "icons"])
+    def test_a_source_of_a_package_is_not_taken_for_a_shipped_one(self, monkeypatch, scenario):
+        name = compose(scenario, "fedavg").data.name
+        theirs = {each: files.Plugin("theirs.Images", "theirs") for each in (name, "other")}
+        monkeypatch.setattr(files, "plugins", lambda group: theirs if group == "sources" else {})
+        assert compose(scenario, "fedavg").data.name == name
+        assert compose(scenario, "fedavg", ["data.name=other"]).data["class"] == "theirs.Images"
 
     def test_runtime_keys_change_no_name(self):
         typed = {"devices": 2, "nodes": 1, "threads": 1, "logger": "csv", "accelerator": "cpu", "data.download": True}
