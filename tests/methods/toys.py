@@ -34,10 +34,10 @@ def prepared(
     """A run of the tiny scenario with any method class, built from a config file as a user's own method is."""
     folder.mkdir(parents=True, exist_ok=True)
     if not isinstance(objective, str):
-        file = folder / f"{objective.__name__.lower()}.yaml"
+        file = folder / f"own_{objective.__name__.lower()}.yaml"
         file.write_text(f"objective:\n  class: {objective.__module__}.{objective.__name__}\n")
         objective = str(file)
-    file = folder / f"{method.__name__.lower()}.yaml"
+    file = folder / f"own_{method.__name__.lower()}.yaml"
     listed = ", ".join(f"{{class: {addon.__module__}.{addon.__name__}}}" for addon in addons)
     text = f"objective: {objective}\nmethod:\n  class: {method.__module__}.{method.__name__}\n  addons: [{listed}]\n"
     file.write_text(text)
