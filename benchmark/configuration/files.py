@@ -66,8 +66,8 @@ def read(group: str, name: str) -> dict[str, Any]:
             else ""
         )
         raise ConfigError(f"{problem}; there are: {', '.join(short)}{more}; or give the path of a .yaml file")
-    content = read_yaml(file)
-    if is_path and file.stem in available(group) and settled(content) != read_yaml(CONFIGS / group / file.name):
+    content, shipped_file = read_yaml(file), CONFIGS / group / file.name
+    if is_path and shipped_file.is_file() and settled(content) != read_yaml(shipped_file):
         raise _taken(name, group, file.stem)
     return content
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torchvision.utils import make_grid
 
+from benchmark.errors import count
 from benchmark.tracking.axes import GREY, whole_numbers
 from benchmark.tracking.curve import curve
 from datamodules.federated import FederatedDataModule
@@ -184,7 +185,7 @@ def served(
         for chosen, colour, word in (kind for kind in kinds if kind[0].any()):
             values, order = accuracy[chosen].sort()
             worst, size = short(names[int(clients[chosen][order[0]])]), images[chosen][order[0]]
-            label = f"{word} ({len(values):,}), worst: {worst}, {int(size)} test image{'s' * (size > 1)}"
+            label = f"{word} ({len(values):,}), worst: {worst}, {count(int(size), 'test image')}"
             places = torch.linspace(0, 100, len(values)).tolist()
             axes.plot(places, values.tolist(), "o-", markersize=3, linewidth=1, color=colour, label=label)
         axes.set(xlabel="clients, the worst first (%)", ylabel="test accuracy by client (%)")
