@@ -6,7 +6,6 @@ scenario, overrides, the partition of a method's file. An unknown key is refused
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +249,7 @@ def _older() -> dict[str, Any]:
     """What runs ran with whose files lack a key, where that is not its default now."""
     content: dict[str, Any] = {}
     for name, key in KEYS.items():
-        if key.older is not MISSING and key.older != key.default:
+        if key.older != key.default:
             section, _, inner = name.partition(".")
             content.setdefault(section, {})[inner] = key.older
     return content

@@ -6,7 +6,6 @@ A changed run is not named like the official one.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def settings(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
         known = KEYS.get(key)
         if part_of(key) in OUTSIDE or f"{key}_sha256" in flat:  # a file is its content
             return False
-        return known is None or known.older is MISSING or value not in (known.older, known.default)
+        return known is None or known.hashed_at_default or value not in (known.older, known.default)
 
     return {EARLIER_NAMES.get(key, key): value for key, value in flat.items() if counts(key, value)}
 

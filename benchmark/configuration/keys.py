@@ -126,7 +126,7 @@ def key(
     within: str = "",
     part: str | None = None,
     older: Any = MISSING,
-    hashed: bool = False,
+    hashed_at_default: bool = False,
     formerly: str | Mapping[str, str] = "",
 ) -> Any:
     """A key with its default.
@@ -137,12 +137,12 @@ def key(
             finite. Bounds let null pass.
         part: what it is a part of, where that is not its section's.
         older: what run folders and records ran with that lack it, where that is not the default.
-        hashed: it is in the hash of a run at its default too, as the first records have it; another key is in it
-            only at a value that is neither its default nor `older`.
+        hashed_at_default: every key that belongs to a run's identity is in its hash at other values than its default
+            and `older`; this one at these too, as the first records have it.
         formerly: its earlier name, or its values by their earlier names; they are read, and written into hashes alone.
     """
     facts = {"choices": tuple(choices), "minimum": minimum, "within": within, "part": part, "older": older}
-    facts |= {"hashed": hashed, "formerly": formerly}
+    facts |= {"hashed_at_default": hashed_at_default, "formerly": formerly}
     made: Any = {"default_factory": lambda: default} if isinstance(default, list | dict) else {"default": default}
     return dataclasses.field(**made, metadata=facts)
 
@@ -171,7 +171,7 @@ class Key:
     owner: type
     """The dataclass that declares it."""
     older: Any
-    """What run folders and records ran with that lack it; `MISSING` where all have it."""
+    """What run folders and records ran with that lack it."""
     part: str
     """What it is a part of."""
     choices: tuple[str, ...] = ()
@@ -180,6 +180,8 @@ class Key:
     """Its smallest value."""
     within: str = ""
     """What to give, with the bounds that its value has to be within."""
+    hashed_at_default: bool = False
+    """Whether it is in a run's hash at its default too."""
     formerly: str | Mapping[str, str] = ""
     """Its earlier name, without the section's, or its values by their earlier names."""
 
@@ -228,17 +230,19 @@ def keys(schema: type, prefix: str = "", part: str = SCENARIO) -> Iterator[Key]:
     for field in dataclasses.fields(schema):
         name = f"{prefix}{field.name.rstrip('_')}"  # `class_` is the key `class`
         facts = dict(field.metadata)
-        known, own, hashed = facts.pop("known", None), facts.pop("part", None) or part, facts.pop("hashed", False)
+        known, own = facts.pop("known", None), facts.pop("part", None) or part
         facts.pop("closed", None)
         default = field.default if field.default_factory is MISSING else field.default_factory()
         if not is_dataclass(hints[field.name]):
-            older = facts.pop("older", MISSING)
-            older = default if older is MISSING and not hashed else older
-            yield Key(name, hints[field.name], default, schema, older, own, **facts)
+            if facts.get("older", MISSING) is MISSING:
+                facts["older"] = default
+            if default is MISSING:  # its section may have one
+                facts["hashed_at_default"] = True
+            yield Key(name, hints[field.name], default, schema, part=own, **facts)
         if known:
             for each in keys(known, f"{name}.", own):
                 given = default.get(each.name.rpartition(".")[2], MISSING) if isinstance(default, dict) else MISSING
-                yield each if given is MISSING else dataclasses.replace(each, default=given)
+                yield each if given is MISSING else dataclasses.replace(each, default=given, older=given)
 
 
 @cache

@@ -14,7 +14,7 @@ from benchmark.configuration.keys import EVALUATION, EXECUTION, IMAGES, NAME, RO
 class DataConfig:
     """Where images come from."""
 
-    name: str = key("digits", hashed=True)
+    name: str = key("digits", hashed_at_default=True)
     """digits | synthetic | cifar10 | cifar100 | svhn | fashion_mnist | stl10 | a folder, table or array file under
     `root`, see docs/reference/data.md. `data.class`, an import path, is a torch Dataset in its place."""
     root: str = key("data", part=EXECUTION)
@@ -25,7 +25,7 @@ class DataConfig:
     """Compare all decoded arrays with their hashes at the start, not only 256 MiB of each file."""
     download: bool = key(False, part=EXECUTION)
     """Let torchvision download a missing archive."""
-    image_size: int | None = key(None, minimum=1, hashed=True)
+    image_size: int | None = key(None, minimum=1, hashed_at_default=True)
     """Side in pixels images are resized to; None: as they are, all of one size."""
     resize: str | None = key(None, older="squash")
     """How an image that is not square becomes one: shorter_side_crop | squash | pad; None: it is refused."""
@@ -51,9 +51,9 @@ class DataConfig:
 class FederationConfig:
     """Rounds, participation, BatchNorm and architectures."""
 
-    rounds: int = key(10, minimum=0, hashed=True)
+    rounds: int = key(10, minimum=0, hashed_at_default=True)
     """Rounds R."""
-    participation: float = key(1.0, within="a share in (0, 1]", hashed=True)
+    participation: float = key(1.0, within="a share in (0, 1]", hashed_at_default=True)
     """Share of the clients drawn for a round, in (0, 1]."""
     availability: float = key(1.0, within="a probability in (0, 1]")
     """Probability, in (0, 1], that a client is there when a round's clients are drawn."""
@@ -61,7 +61,7 @@ class FederationConfig:
     """Probability, in [0, 1), that a drawn client never replies."""
     deadline: float | None = key(None, within="a number above 0; 1 is the median client's visit")
     """Longest visit of a client that replies, over the median's; a client's speed is drawn once. None: no limit."""
-    batch_norm: str = key("average", choices=("average", "local", "recalibrate"), hashed=True)
+    batch_norm: str = key("average", choices=("average", "local", "recalibrate"), hashed_at_default=True)
     """Running statistics: average | local | recalibrate."""
     encoders: dict[str, Any] = key({})
     """Other architectures, by a name: {class: ..., its arguments, clients: [ids]}; all other clients run `encoder`."""
@@ -109,16 +109,16 @@ class PrivacyConfig:
 class TrainingConfig:
     """The local work of a visit."""
 
-    epochs: int = key(1, minimum=1, hashed=True)
+    epochs: int = key(1, minimum=1, hashed_at_default=True)
     """Local epochs E."""
-    steps: int | None = key(None, minimum=1, hashed=True)
+    steps: int | None = key(None, minimum=1, hashed_at_default=True)
     """Optimiser steps of a visit instead of epochs."""
     max_epochs: int | None = key(None, minimum=1, formerly="most_epochs")
     """Clients with fewer batches train more epochs, at most this number: for B images a step and n images of the
     largest client, (floor(n / B) + 1) * epochs over the client's batches, rounded down. None: all train `epochs`."""
-    batch_size: int = key(64, minimum=2, hashed=True)
+    batch_size: int = key(64, minimum=2, hashed_at_default=True)
     """Images a step; a client with fewer uses all it has, and a phase of a method may have its own number."""
-    clip_norm: float | None = key(None, within="a number above 0, or null for none", hashed=True)
+    clip_norm: float | None = key(None, within="a number above 0, or null for none", hashed_at_default=True)
     """Largest gradient norm; None: no clipping."""
     drop_last: bool = False
     """Leave out an epoch's last batch where it is short; a client with less than a batch keeps its one."""
@@ -126,9 +126,9 @@ class TrainingConfig:
     """Fewest images of a short last batch that is trained on, without drop_last; None: 2, or 1 for one-view losses."""
     views: str = key("joint", choices=("joint", "separate"))
     """joint: all views of a batch pass the networks together | separate: one by one, each normalised by itself."""
-    precision: str = key("32-true", choices=("32-true", "tf32", "bf16-mixed", "64-true"), hashed=True)
+    precision: str = key("32-true", choices=("32-true", "tf32", "bf16-mixed", "64-true"), hashed_at_default=True)
     """32-true, on a GPU too | tf32: a GPU's shorter products in matrices and convolutions | bf16-mixed | 64-true."""
-    channels_last: bool = key(False, hashed=True)
+    channels_last: bool = key(False, hashed_at_default=True)
     """Memory format of images and weights."""
 
 
@@ -136,15 +136,15 @@ class TrainingConfig:
 class ScheduleConfig:
     """The learning rate over the run: a factor in [0, 1] of progress."""
 
-    name: str = key("constant", choices=("constant", "cosine", "cosine_twice", "step"), hashed=True)
+    name: str = key("constant", choices=("constant", "cosine", "cosine_twice", "step"), hashed_at_default=True)
     """constant | cosine | cosine_twice (each round's step of the cosine counts twice, as in FedSC's code) | step."""
-    per: str = key("round", choices=("round", "step"), hashed=True)
+    per: str = key("round", choices=("round", "step"), hashed_at_default=True)
     """round: one rate a round | step: it moves within a visit."""
     warmup: float = key(0.0, within="a share of the run in [0, 1), such as 0.1")
     """Share of the run, in [0, 1), in which the rate first rises linearly from 0; not under cosine_twice."""
-    milestones: list[float] = key([0.6, 0.8], hashed=True)
+    milestones: list[float] = key([0.6, 0.8], hashed_at_default=True)
     """step: progress in [0, 1] after which the rate drops."""
-    gamma: float = key(0.1, minimum=0, hashed=True)
+    gamma: float = key(0.1, minimum=0, hashed_at_default=True)
     """step: factor of each drop."""
 
 
@@ -274,7 +274,7 @@ class Config:
     """Name of the scenario."""
     row: str = key("", part=NAME)
     """Name of the row on the board; empty: made from the method and the changed keys."""
-    seed: int = key(0, minimum=0, hashed=True, part=SEED)
+    seed: int = key(0, minimum=0, hashed_at_default=True, part=SEED)
     """Seed of partition, initial weights, order, views and all other random numbers."""
     data: DataConfig = section(DataConfig)
     partition: dict[str, Any] = section(PartitionKeys, {"name": "dirichlet_balanced", "clients": 10, "alpha": 0.1})

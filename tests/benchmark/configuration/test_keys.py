@@ -14,7 +14,7 @@ class Inner:
     warmup: float = key(0.0, within="a share in [0, 1)")
     norm: float | None = key(None, within="a number above 0, or null")
     size: float = key(1.0, within="the largest number, at least 1")
-    kind: str = key("a", choices=("a", "b"), hashed=True)
+    kind: str = key("a", choices=("a", "b"), hashed_at_default=True)
     places: int = key(1, minimum=1, part=EXECUTION)
 
 
@@ -49,4 +49,4 @@ def test_bounds(name, possible, refused):
 def test_a_keys_part_is_its_own_or_its_sections_and_what_older_runs_had_is_its_default():
     assert [KEYS[name].part for name in ("inner.share", "inner.places", "older")] == ["row", EXECUTION, "scenario"]
     assert (KEYS["inner.share"].older, KEYS["older"].older) == (0.5, "squash")
-    assert KEYS["inner.kind"].older is dataclasses.MISSING
+    assert [name for name, each in KEYS.items() if each.hashed_at_default] == ["inner.kind"]
