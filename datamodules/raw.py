@@ -42,7 +42,8 @@ def taken(values: Any, rows: Sequence[int] | np.ndarray) -> Any:
 
 @dataclass(frozen=True)
 class Raw:
-    """A data set before decoding: `read(images[split][i])` is image i of a split, `[C, H, W]` uint8 or uint16, or more.
+    """A data set before decoding: `read(images[split][i])` is image i of a split: `[C, H, W]`
+    uint8 or uint16, or a `Picture`.
 
     clients, paths, names: of each image, by split, where the data have them: the name of its client, its file's path
     within the split, and the name that something else than a file gives it. positions: of each image in the order that
@@ -136,7 +137,7 @@ def a_fifth(groups: np.ndarray) -> np.ndarray:
 
 
 def with_test(read: Callable[[], Raw], hold_out: bool) -> Raw:
-    """The data set; where it has no test images, a fifth of each class is held out, without labels of each client.
+    """The data set; where it has no test images, a fifth of each class is held out, or of each client without labels.
 
     hold_out: false: without labels, nothing is held out, and test is empty.
     """

@@ -132,9 +132,9 @@ def load(
     """Open a data set, decoding it into the cache the first time.
 
     Args:
-        name: of `EMBEDDED`, or what is there first of `root/<name>/` (image files as in `datamodules.folders`,
-            LEAF's JSON files, the arrays of `arrays.of_numpy`, or a Hugging Face data set, saved to disk or in
-            parquet), `root/<name>.csv`, `root/<name>.npz`, and the torchvision archive of that name.
+        name: of `EMBEDDED`, or what is there first of `root/<name>/` (a Hugging Face data set, saved to disk or in
+            parquet, the arrays of `arrays.of_numpy`, LEAF's JSON files, or image files as in `datamodules.folders`),
+            `root/<name>.csv`, `root/<name>.npz`, and the torchvision archive of that name.
         root: the folder of these; cache: of decoded arrays. download: let torchvision download a missing archive.
         image_size, resize, channels: see `sizes.fitting`; `synthetic` has 8 pixels, image files have 3 channels.
         labels, client_folders, unused_by: see `folders.in_folder`.

@@ -39,7 +39,7 @@ IMPORTED: dict[str, tuple[Any, str]] = {}
 def load(word: str) -> Protocol:
     """Imports the protocol of a word or of an id.
 
-    A function's arguments are what it is given (`eval.protocol.Protocol.compute`) and, with defaults, its settings. It
+    A function's arguments are what it is given (`eval.official.Protocol.compute`) and, with defaults, its settings. It
     returns a number or numbers by name; an accuracy is named so and in percent.
 
     Raises EvalError: nothing has this path, its code is not the id's, or its arguments do not fit.

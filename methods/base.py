@@ -52,7 +52,7 @@ Turn = RoundContext  # its earlier name
 class FederatedMethod(Recalibration, TrainerHooks):
     """FedAvg, with a hook for each step that a method may change.
 
-    travels, stays, personal: see `Parts`.
+    travels, stays, personal: see `methods.core.parts.Parts`.
     warmup: phases that run once, before the others of the first round. phases: those of every round, in order; a hook
         that ends in the name of one (`send_fit`) is for that phase alone, see `Phase.name`.
     mixes: whether clients may have different encoders.

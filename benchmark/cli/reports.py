@@ -34,7 +34,8 @@ SERVER_OPTIMIZERS = {
 
 
 def board(words: list[str], session: Session) -> None:
-    """Print the committed results and write their pages; collect=RUNS: a board of your runs, beside them."""
+    """Print the committed results and write their pages; collect=RUNS: a board of your runs, written beside
+    their folder."""
     from leaderboards import bundles, generate, rank, store
 
     options = only_keys(words, f"board takes {BOARD}", "collect", "folder", "into")

@@ -202,7 +202,7 @@ class Key:
 
     def check(self, value: Any) -> None:
         """Refuses a value that is not possible."""
-        if self.choices and value not in self.choices:
+        if self.choices and value not in self.choices and not (value is None and fits(None, self.hint)):
             advice = f"choose {' or '.join(self.choices)}{nearest(str(value), self.choices)}"
             raise ConfigError(f"{self.name}={value!r}: {advice}")
         if value is None:

@@ -27,7 +27,7 @@ class DataConfig:
     """Let torchvision download a missing archive."""
     image_size: int | None = key(None, minimum=1, hashed_at_default=True)
     """Side in pixels images are resized to; None: as they are, all of one size."""
-    resize: str | None = key(None, older="squash")
+    resize: str | None = key(None, choices=("shorter_side_crop", "squash", "pad"), older="squash")
     """How an image that is not square becomes one: shorter_side_crop | squash | pad; None: it is refused."""
     channels: int | None = None
     """1: grey | 3: colour | None: as the images are, 3 for image files."""

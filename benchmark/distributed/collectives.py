@@ -3,7 +3,7 @@
 import contextlib
 import pickle
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 import torch
@@ -139,3 +139,17 @@ def broadcast(fabric: Fabric, make: Callable[[], Tree]) -> Tree:
         for leaf, values in zip(group, flat.split([leaf.numel() for leaf in group]), strict=True):
             leaf.copy_(values.view(leaf.shape))
     return result
+
+
+def broadcast_with_notes(
+    fabric: Fabric, update: Callable[[], Tree], notes: Mapping[str, Any]
+) -> tuple[Tree, dict[str, float]]:
+    """What rank 0's `update` returns, and the numbers or 0-d tensors that are in its `notes` by then, on every rank."""
+
+    def make() -> Tree:
+        server = update()
+        numbers = {key: torch.as_tensor(note, dtype=torch.float64, device=fabric.device) for key, note in notes.items()}
+        return {"server": server, "notes": numbers}
+
+    made = broadcast(fabric, make)
+    return made["server"], {name: float(number) for name, number in made["notes"].items()}

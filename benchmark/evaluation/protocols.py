@@ -15,7 +15,7 @@ Scores = dict[str, dict[str, float]]
 """Protocol id -> metric -> value; accuracies in percent."""
 
 OPTIONAL = REASONS.keys() - {"encoder_inputs", "views", "target"}
-"""Inputs that not every run has, see `eval.protocol.Protocol.requires`."""
+"""Inputs that not every run has, see `eval.official.Protocol.requires`."""
 
 CHOICES = ("k", "rate", "strength")
 """Metrics that are a choice, of which there is no mean."""

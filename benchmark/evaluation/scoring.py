@@ -70,7 +70,7 @@ REVISITS: Mapping[str, Revisit] = {
         lambda loop, evaluator, _: observe_replies(loop, evaluator.data),
     ),
 }
-"""What a protocol requires (`eval.protocol.Protocol.requires`) -> how a run gets it."""
+"""What a protocol requires (`eval.official.Protocol.requires`) -> how a run gets it."""
 
 
 class Scored(NamedTuple):

@@ -206,7 +206,8 @@ class Experiment:
             yield run
 
     def build(self, *, training: bool = True) -> Run:
-        """All objects of the run; an error of the user's where the config cannot be run. Nothing is written.
+        """All objects of the run; an error of the user's where the config cannot be run. Nothing is written
+        into the run's folder.
 
         training: whether it is to be trained: then the data sets that its protocols transfer to have to be there now.
         """

@@ -36,26 +36,26 @@ class Aggregation:
     """Running combination of one phase's replies.
 
     Args:
-        uplink: entry -> Mean | Sum | Cat | Each, as the phase declares.
+        reductions: entry -> Mean | Sum | Cat | Each, as the phase declares and the stages of `uplink` change it.
     """
 
-    def __init__(self, uplink: Mapping[str, Any]) -> None:
-        self.uplink = uplink
+    def __init__(self, reductions: Mapping[str, Any]) -> None:
+        self.reductions = reductions
         self.clients: list[int] = []
         self.sums: dict[str, _Sum] = {}
         self.single: dict[str, dict[int, Tree]] = {}
 
     def add(self, visit: Visit, message: Message, server: Tree) -> None:
         """Adds one client's reply; live tensors are copied or summed at once."""
-        undeclared = sorted(set(message) - set(self.uplink))
+        undeclared = sorted(set(message) - set(self.reductions))
         if undeclared:
             raise MethodError(
                 f"{visit.client} replied with {', '.join(undeclared)}, which phase {visit.phase.name!r} does "
-                f"not declare; its uplink is: {', '.join(self.uplink) or 'nothing'}"
+                f"not declare; its uplink is: {', '.join(self.reductions) or 'nothing'}"
             )
         self.clients.append(visit.client.id)
         for entry, tree in message.items():
-            how = self.uplink[entry]
+            how = self.reductions[entry]
             if isinstance(how, Mean | Sum):
                 weights = _weights(how, visit, message, server)
                 if any(leaf.dtype == torch.float64 for _, leaf in trees.leaves(tree)):
@@ -82,7 +82,7 @@ class Aggregation:
         staged: of every rank, in the order of ranks.
         """
         values: dict[str, Tree] = {}
-        for entry, how in self.uplink.items():
+        for entry, how in self.reductions.items():
             outlines = [replies.sums[entry] for replies in staged if entry in replies.sums]
             if outlines:
                 values[entry] = self.sums.get(entry, _Sum(entry)).over_ranks(fabric, outlines).finish(how)

@@ -17,7 +17,8 @@ SEAL = re.compile(rb"sha256=([0-9a-f]{64})$")
 """The comment at the end of the file, which is a zip archive: the hash of all bytes before it."""
 SEAL_SIZE = 71
 
-FIELDS = {"round": int, "server": dict, "history": list, "memory": dict, "ledger": dict, "account": dict}
+FIELDS = {"round": int, "server": dict, "memory": dict, "ledger": dict, "account": dict}
+FIELDS |= {"history": list, "environments": list}
 """Field of a state -> its type."""
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from lightning.fabric import Fabric
 
-from benchmark.distributed.collectives import gather, raise_on_all_ranks, run_and_gather
+from benchmark.distributed.collectives import broadcast_with_notes, gather, raise_on_all_ranks, run_and_gather
 from benchmark.errors import OutOfTimeError
 from benchmark.execution.base import Executor, PhaseInputs, VisitResult
 from benchmark.federation.accountant import PrivacyAccountant
@@ -28,7 +28,7 @@ from benchmark.federation.checkpoint import Checkpoint
 from benchmark.federation.client_state import ClientState, LocalParts
 from benchmark.federation.communication import CommunicationLedger
 from benchmark.federation.divergence import check_replies, check_visit
-from benchmark.federation.metrics import VisitReport, broadcast_with_notes, round_line
+from benchmark.federation.metrics import VisitReport, round_line
 from benchmark.federation.participation import Participation
 from benchmark.federation.scheduling import VisitCosts, assign_clients
 from benchmark.federation.uplink import PhaseUplink, Uplink
@@ -267,7 +267,7 @@ class FederatedLoop:
         if phase.where == "clients":
             self.ledger.record_downlink(round, phase.name, reached, mail)
             for report in reports:
-                self.ledger.record_uplink(round, phase.name, report.uplink)
+                self.ledger.record_uplink(round, phase.name, report.bytes_up)
         replies = uplink.combined(aggregation.merged(self.fabric, rank_replies))
         check_replies(replies, round, phase)
         if not members and not replies:  # a Poisson sample may draw nobody

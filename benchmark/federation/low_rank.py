@@ -63,7 +63,7 @@ class ProductAverage(Stage):
         weights = reply.message[ENTRY]
         unsent = sum(dict(trees.leaves(weights))[each.base].nbytes for each in self.factors)
         message = {**reply.message, ENTRY: self._with_bases(weights, 1)}
-        return replace(reply, masked=message, sent={**reply.sent, ENTRY: trees.nbytes(weights) - unsent})
+        return replace(reply, encoded=message, sent={**reply.sent, ENTRY: trees.nbytes(weights) - unsent})
 
     @torch.no_grad()
     def server(self, replies: Replies, exchange: Exchange) -> Replies:

@@ -1,28 +1,23 @@
 """A round's line: what its visits report, summed and averaged."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from lightning.fabric import Fabric
-
-from benchmark.distributed.collectives import broadcast
 from benchmark.federation.communication import CommunicationLedger
-from methods.trees import Tree
 
 
 @dataclass(frozen=True)
 class VisitReport:
     """What ranks exchange of a visit.
 
-    uplink: bytes by entry. file: of the client's state, None without any. loss: mean over the steps, None without
-    training. notes: numbers that the method attached to the visit.
+    bytes_up: of its reply, by entry. file: of the client's state, None without any. loss: mean over the steps, None
+    without training. notes: numbers that the method attached to the visit.
     """
 
     client: int
-    uplink: dict[str, int]
+    bytes_up: dict[str, int]
     file: str | None
     loss: float | None
     images: int
@@ -74,17 +69,3 @@ def summaries(notes: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float
         name: {"min": min(sample), "mean": sum(sample) / len(sample), "max": max(sample)}
         for name, sample in values.items()
     }
-
-
-def broadcast_with_notes(
-    fabric: Fabric, update: Callable[[], Tree], notes: Mapping[str, Any]
-) -> tuple[Tree, dict[str, float]]:
-    """What rank 0's `update` returns, and the numbers or 0-d tensors that are in its `notes` by then, on every rank."""
-
-    def make() -> Tree:
-        server = update()
-        numbers = {key: torch.as_tensor(note, dtype=torch.float64, device=fabric.device) for key, note in notes.items()}
-        return {"server": server, "notes": numbers}
-
-    made = broadcast(fabric, make)
-    return made["server"], {name: float(number) for name, number in made["notes"].items()}

@@ -73,7 +73,7 @@ class SecureAggregation(Stage):
         cohort = self.cohort(exchange.phase, exchange.round, exchange.reached)
         masked = {entry: cohort.masked(reply.visit, entry, reply.message[entry], how) for entry, how in hows.items()}
         nbytes = {entry: sum(4 * leaf.numel() for _, leaf in trees.leaves(tree)) for entry, tree in masked.items()}
-        return replace(reply, masked={**reply.message, **masked}, sent={**reply.sent, **nbytes})
+        return replace(reply, encoded={**reply.message, **masked}, sent={**reply.sent, **nbytes})
 
     @torch.no_grad()
     def server(self, replies: Replies, exchange: Exchange) -> Replies:

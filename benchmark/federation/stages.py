@@ -29,20 +29,20 @@ class Exchange:
 class Reply:
     """A client's reply on its way.
 
-    message: before it is masked. state: the client's, with what it has still to send. sent: bytes of the entries that
-    are not sent as the message has them. masked: what the server gets; None: the message.
+    message: before it is encoded. state: the client's, with what it has still to send. sent: bytes of the entries that
+    are not sent as the message has them. encoded: what is combined in its place, such as masked numbers; None: it is.
     """
 
     visit: Visit
     message: Message
     state: Tree = field(default_factory=dict)
     sent: Mapping[str, int] = field(default_factory=dict)
-    masked: Message | None = None
+    encoded: Message | None = None
 
     @property
     def received(self) -> Message:
         """The message as the server gets it."""
-        return self.message if self.masked is None else self.masked
+        return self.message if self.encoded is None else self.encoded
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -61,7 +61,7 @@ class Stage:
         return reductions
 
     def client(self, reply: Reply, exchange: Exchange) -> Reply:
-        """A reply behind the stage."""
+        """A reply after the stage."""
         return reply
 
     def server(self, replies: Replies, exchange: Exchange) -> Replies:

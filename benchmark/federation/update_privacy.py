@@ -2,7 +2,8 @@
 
 All that a client's training changes in a phase is one vector: its reply less what it was sent, over the entries that
 are averaged or summed. The vector is scaled down to the norm C. Under `central` the server adds noise of deviation z C
-to the sum of the clients' vectors; under `local` every client adds it to its own, before it is sent.
+to the sum of the clients' vectors, which is z C / n in the mean of n; under `local` every client adds it to its own,
+before it is sent.
 
 Decisions
 - Clients count equally in a mean: its weights, such as numbers of images, would reveal something about a client's data.
@@ -86,7 +87,7 @@ class UpdatePrivacy(Stage):
 
     @torch.no_grad()
     def client(self, reply: Reply, exchange: Exchange) -> Reply:
-        """A reply behind this stage: its update clipped and, under `local`, with noise.
+        """A reply after this stage: its update clipped and, under `local`, with noise.
 
         An entry that the client was not sent, such as SCAFFOLD's differences, is an update itself.
         """

@@ -1,4 +1,10 @@
-"""The way of replies from the clients to the server: a list of stages, which the server's side passes backwards."""
+"""The way of replies from the clients to the server: a list of stages, which the server's side passes backwards.
+
+A client's reply is compressed, clipped and masked. `Aggregation` then combines the replies. The server takes the masks
+away and adds its noise. Under `privacy.mechanism=local` a client's reply is clipped, gets its noise, and is compressed.
+Masks and compression exclude each other (`experiment.privacy`), and `encoder.adapter.average=product` excludes all of
+these (`experiment.building`).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +42,7 @@ class Uplink:
         ]
 
     def reductions(self, phase: Phase) -> Mapping[str, Reduction]:
-        """How the replies of a phase are combined, by entry; masks leave that as it is."""
+        """How the clients' replies of a phase are combined, by entry; under masks too, where the server adds them."""
         return phase.uplink if self.updates is None else self.updates.reductions(phase, phase.uplink)
 
     def masks(self, phase: Phase, entry: str) -> bool:
@@ -63,7 +69,7 @@ class PhaseUplink:
 
     def __init__(self, stages: Sequence[Stage], exchange: Exchange) -> None:
         self.received_reductions: Mapping[str, Reduction] = exchange.phase.uplink
-        """How what the server gets is combined."""
+        """How the server combines what it gets, by entry: masked numbers as a `Sum`."""
         self.passed: list[tuple[Stage, Exchange]] = []
         for stage in stages:
             self.passed.append((stage, replace(exchange, reductions=self.received_reductions)))

@@ -113,7 +113,7 @@ _PAGE = (
     *("rank", "row", "linear (%)", "kNN (%)", "by client (%)", "worst tenth (%)", "unseen clients (%)"),
     *("bytes up", IMAGES, "seeds", EPSILON, ACTIVITY),
 )
-"""Those of the page; the site has all, and figures of the page GFLOP and memory."""
+"""Those of the page; the site has all columns, and the page's figures show GFLOP and memory."""
 _PROBES, _LABEL_FREE = ("linear/v1 accuracy", "knn/v1 accuracy"), ("geometry/v1 effective_rank", "label-free/v1 score")
 """Scores with labels, and the ones that stand in their places where no row has any of them."""
 

@@ -14,7 +14,7 @@ from methods.core.validation import MethodError
 
 
 class TrainerHooks(Parts):
-    """The hooks of a method that only Lightning's Trainer calls; the federated loop does not."""
+    """What a method needs beside the federated loop's hooks to be fitted by Lightning's Trainer."""
 
     def on_fit_start(self) -> None:
         """Initialises the server and sends client 0 its message, so that the first phase can train."""
