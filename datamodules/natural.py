@@ -75,14 +75,15 @@ def by_file(
         partial: whether images may have no client; they are then not trained on.
         held_out: paths of images that were held out as test, which the file may name too; None: none were.
 
-    Raises PartitionError: an image twice, one that does not exist, one without a client.
+    Raises PartitionError: an image twice, one that does not exist, one without a client; an index beside `held_out`; a
+    file that is none of these. DataError: a table that cannot be read.
     """
     positions = None if paths is None else {path: position for position, path in enumerate(paths.tolist())}
     rows = {position: row for row, position in enumerate(range(total) if order is None else order.tolist())}
     clients: dict[int, str] = {}
     tested = frozenset(() if held_out is None else held_out.tolist())
     for where, image, client in _entries(file):
-        if image in tested:
+        if tested and not tested.isdisjoint(_paths(image, where)):
             continue
         if held_out is not None and (isinstance(image, int) or image.isdecimal()):
             raise PartitionError(
@@ -153,16 +154,24 @@ def _position(image: str | int, positions: Mapping[str, int] | None, rows: Mappi
         if len(str(image)) > 18 or int(image) not in rows:
             raise PartitionError(f"{where}: index {str(image)[:20]}: there are training images 0 to {max(rows)}")
         return rows[int(image)]
-    path = tables.inside(image, where)
     if positions is None:
         raise PartitionError(
             f"{where}: {image!r} is a path, and the data have no files: give indices, 0 to {max(rows)}"
         )
-    split, _, rest = path.partition("/")
-    position = positions.get(path, positions.get(rest) if split_of(split) == "train" else None)
+    paths = _paths(image, where)
+    position = next((positions[path] for path in paths if path in positions), None)
     if position is None:
-        raise PartitionError(f"{where}: there is no training image {path}: the first is {next(iter(positions))}")
+        raise PartitionError(f"{where}: there is no training image {paths[0]}: the first is {next(iter(positions))}")
     return position
+
+
+def _paths(image: str | int, where: str) -> list[str]:
+    """What an image's path within train may be, if a file names it so; nothing of an index."""
+    if isinstance(image, int) or image.isdecimal():
+        return []
+    path = tables.inside(image, where)
+    split, _, rest = path.partition("/")
+    return [path, *([rest] if split_of(split) == "train" else [])]
 
 
 def by_function(

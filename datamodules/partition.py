@@ -236,7 +236,7 @@ def linear(labels: np.ndarray, num_clients: int, *, min_size: int = 2, seed: int
 
 def square(labels: np.ndarray, num_clients: int, *, min_size: int = 2, seed: int) -> Partition:
     """As `linear`, in proportion to the squares of 1, 2, ..., K."""
-    return _by_size(labels, num_clients, lambda _: np.arange(1, num_clients + 1) ** 2, min_size, seed)
+    return _by_size(labels, num_clients, lambda _: np.arange(1.0, num_clients + 1) ** 2, min_size, seed)
 
 
 def exponential(labels: np.ndarray, num_clients: int, *, min_size: int = 2, seed: int) -> Partition:

@@ -102,7 +102,7 @@ class OwnRecipe(Recipe):
 def _are_within(values: object, low: float, high: float = math.inf, n: int | None = None) -> bool:
     if not isinstance(values, list | tuple) or not values or len(values) != (n or len(values)):
         return False
-    return all(isinstance(value, int | float) and low <= value <= high for value in values)
+    return all(isinstance(value, int | float) and low <= value <= high and value < math.inf for value in values)
 
 
 def _is_range(pair: Sequence[float], high: float = math.inf) -> bool:

@@ -1,6 +1,6 @@
 """Feature shift: the images of each group of clients, and a part of the test images, are turned, inverted or blurred.
 
-Rotations by group are those of IFCA's rotated MNIST (Ghosh et al. 2020).
+Rotations by group are as in IFCA's rotated MNIST (Ghosh et al. 2020), where each group has a copy of all images.
 """
 
 import math

@@ -250,7 +250,7 @@ def _check_row(row: Row, too_long: bool, required: Sequence[str]) -> None:
 
 
 def inside(path: str, where: str) -> str:
-    """A relative path in its shortest form. Raises DataError where it leads out of its folder; where: for messages."""
+    """A relative path, short and with /. DataError: it begins with /, has a .. or is empty. where: for messages."""
     parts = PurePosixPath(path.replace("\\", "/")).parts
     if path.startswith("/"):
         raise DataError(f"{where}: {path!r} leads out of the folder: give a path within it, relative to it")

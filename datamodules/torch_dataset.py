@@ -25,7 +25,9 @@ LABELS = ("targets", "labels")
 
 
 def of_dataset(target: Any, options: Mapping[str, Any]) -> tuple[Callable[[], Raw], str]:
-    """A torch `Dataset` of (image, label), or of images alone, to be read when called; and a hash of its content.
+    """A torch `Dataset` of (image, label), or of images alone, whose images are read later; and a hash of its content.
+
+    Labels are read now: without `targets` or `labels`, those of every item.
 
     The hash is of some images and of all labels, clients and classes.
 

@@ -68,7 +68,7 @@ def spectrum(values: Tensor) -> dict[str, float]:
 
 
 def compute_spectrum(test_x: Tensor, save_arrays: Save) -> dict[str, float]:
-    """Summary of the singular values of the test features, which are saved for a figure."""
+    """Summary of the singular values of the centred test features, which are saved for a figure."""
     values = singular_values(test_x)
     save_arrays("spectrum", {"values": values})
     return spectrum(values)

@@ -1,6 +1,6 @@
 """The suite's metrics as `torchmetrics.Metric`: for `validation_step` of any LightningModule, on any number of ranks.
 
-Each gathers the rows of all ranks before it computes, so that its value does not depend on the number of ranks.
+Each is of the rows of all ranks, so that its value does not depend on their number.
 Lightning resets a logged metric at the end of every epoch; the bank of kNN therefore has to be given again each time.
 """
 

@@ -39,10 +39,10 @@ def confounded(by_kind: Mapping[str, Sequence[str]]) -> bool:
 
 
 def by_several_commits(records: Iterable[Record]) -> list[str]:
-    """The runs whose rounds several commits have made, in words."""
+    """The runs whose rounds several commits have made, or one with and without changes (+), in words."""
     lines = [(record, line) for record in records for line in record["deviations"] if line.startswith(COMMITS)]
     return [f"{record['row']}, seed {record['seed']} ({_short(line.partition(': ')[2])})" for record, line in lines]
 
 
 def _short(commits: str) -> str:
-    return ", ".join(commit[:7] for commit in commits.split(", "))
+    return ", ".join(f"{commit[:7]}{'+' * commit.endswith('+')}" for commit in commits.split(", "))

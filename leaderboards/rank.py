@@ -43,7 +43,7 @@ class Cell(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """How much what a row adds moves something, 0 to 1: mean over seeds, bound below which it hardly acts, words."""
+    """How much what a row adds moves something: mean over seeds, bound below which it hardly acts, words."""
 
     mean: float
     bound: float

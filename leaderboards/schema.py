@@ -157,7 +157,7 @@ FIELDS: dict[str, Any] = {  # NotRequired: records from before the field existed
             dict[  # type: ignore[misc]
                 str,
                 _object(
-                    mean=_field(Number, "Its mean over the rounds that have it, 0 to 1."),
+                    mean=_field(Number, "Its mean over the rounds that have it; 0: it moved nothing."),
                     bound=_field(Number, "Below it the idea hardly acts, and a board marks the row."),
                     measures=_field(str, "What it is."),
                 ),

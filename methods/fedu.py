@@ -76,7 +76,7 @@ class FedU(FedAvg):
         "predictor": "a client chooses between its own and the global one (its own always: method.threshold=0)",
     }
     activity: ClassVar = {
-        "predictor_taken": Activity("share of the visits after a client's first that took the global predictor")
+        "predictor_kept": Activity("share of the visits after a client's first that kept its own predictor")
     }
 
     def __init__(self, objective: Objective, *, threshold: float = 0.4, variant: str = "code", **kwargs: Any) -> None:
@@ -100,7 +100,7 @@ class FedU(FedAvg):
         if d is None:
             return
         takes = float(d) < self.threshold
-        visit.notes["predictor_taken"] = float(takes)
+        visit.notes["predictor_kept"] = float(not takes)
         if not takes:
             self.load({"predictor": predictor})
 

@@ -114,7 +114,7 @@ def alike(*trees: Tree) -> list[Span] | None:
 
 
 def flat(outline: Iterable[tuple[tuple, Tensor]], device: torch.device | str | None = None) -> Span:
-    """A contiguous Tree of zeros with these paths, shapes and strides; dtype and default device of the first leaf."""
+    """Contiguous zeros of these paths, shapes and, if dense, strides; dtype and default device of the first leaf."""
     layout, end, items = [], 0, list(outline)
     for path, leaf in items:
         strides = leaf.stride() if dense(leaf) else torch.empty(leaf.shape, device="meta").stride()

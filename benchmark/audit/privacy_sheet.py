@@ -20,7 +20,7 @@ from benchmark.execution.base import VisitResult
 from benchmark.experiment.dry import IMAGES, dry_loop
 from benchmark.federation.accountant import epsilon
 from benchmark.federation.callbacks import Callback
-from benchmark.federation.communication import sizes
+from benchmark.federation.compression import RESIDUAL
 from benchmark.federation.loop import FederatedLoop
 from benchmark.tracking.progress import Display
 from leaderboards import store
@@ -33,6 +33,8 @@ from methods.core.types import Reduction
 ENCODER, CLASS = "ResNet-18", "methods.networks.resnet18"
 """Of the methods whose file names no encoder."""
 FILE = Path("leaderboards") / privacy.SHEET
+KEPT = {"statistics": "running statistics", RESIDUAL: "what compression has left out"}
+"""Words for what a client keeps beside parts and memory."""
 WEIGHTS = {"examples": "by their images", "batches": "by their batches", "clients": "all alike"}
 """Description of a mean's weights, by its `by`."""
 
@@ -57,7 +59,7 @@ class ReplyRecorder(Callback):
             )
         statistics = {path for path, _ in trees.leaves(loop.method.statistics())}
         uplink = loop.uplink.reductions(phase)
-        for entry, size in sizes(result.message).items():
+        for entry, size in result.nbytes.items():
             content = describe_content(result.message[entry], statistics)
             content += ", of public images" if phase.data == "public" else ""
             combined, alone = describe_reduction(uplink[entry])
@@ -94,7 +96,8 @@ def record_method(name: str, overrides: Sequence[str] = ()) -> Method:
     state: Tree = {}
     if config.partition.clients > 1:  # a single client has all images and sends nothing
         entries, state = record_replies(config)
-    names = [*state.get("stays", {}), *state.get("memory", {}), *(["running statistics"] * ("statistics" in state))]
+    names = [*state.get("stays", {}), *state.get("memory", {})]
+    names += [words for key, words in KEPT.items() if key in state]
     return Method(config.row, scenario, config.objective.name, tuple(entries), tuple(names), trees.nbytes(state))
 
 

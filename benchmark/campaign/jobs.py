@@ -179,7 +179,8 @@ def _build_job(
 def job_state(job: Job, retry: bool = False, check_lock: bool = True) -> State:
     """State of a job by its folder.
 
-    retry: an earlier failure is ignored. check_lock: a locked folder is BUSY; False for the holder of the lock.
+    retry: a failed session is ignored, but not an unreadable record. check_lock: a locked folder is BUSY, if it has
+    work left; False for the holder of the lock.
     """
     rounds = count_rounds(job.folder)
     missing: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Interface of executors, which carry out one phase for some clients: its inputs and results."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
@@ -31,7 +31,8 @@ class VisitResult:
 
     message: the reply, perhaps live tensors of the model. client_state: Tree that stays with the client. loss: mean
     over the steps, None without training. images: trained on, those of a view of other images too. seconds: CPU time of
-    this process, all threads together; on a GPU, wall time.
+    this process, all threads together; on a GPU, wall time. nbytes: bytes of the reply by entry as it is sent, which
+    the loop adds for callbacks.
     """
 
     visit: Visit
@@ -40,6 +41,7 @@ class VisitResult:
     loss: float | None
     images: int
     seconds: float
+    nbytes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass

@@ -31,11 +31,7 @@ def has_random_steps(network: nn.Module) -> bool:
 
     def rate(module: nn.Module) -> float:
         name = type(module).__name__.lower()
-        keys = (
-            ("p", "drop_prob")
-            if any(part in name for part in DROPPING)
-            else ("dropout", "drop_rate", "attention_dropout")
-        )
+        keys = ("p", "drop_prob") if any(part in name for part in DROPPING) else RATES
         rates = [value for key in keys if isinstance(value := getattr(module, key, None), int | float)]
         return max(rates, default=float(keys[0] == "p"))  # of an unknown module of such a name: yes
 

@@ -24,13 +24,12 @@ def build_loop(
     *,
     config_hash: str = "",
     everybody: bool = False,
-    compressed: bool = True,
     environment: Callable[[Executor], dict[str, Any]] = lambda executor: {},
 ) -> FederatedLoop:
     """The rounds of a config by an executor.
 
     folder: of the checkpoint. config_hash: what a checkpoint has to be of. everybody: all clients are drawn, and reply.
-    compressed: whether replies are compressed, if the config says so. environment: see `FederatedLoop`.
+    environment: see `FederatedLoop`.
     """
     resident: Any = work.reference
     built = resident.method
@@ -48,7 +47,7 @@ def build_loop(
         accountant=accountant,
         uplink=Uplink(
             accountant.updates,
-            factory.compression(config, built) if compressed else None,
+            factory.compression(config, built),
             privacy.secure_aggregation(config, built, clients),
             _products(config, built),
         ),

@@ -116,6 +116,6 @@ def dry_loop(
     fabric = fabric or factory.fabric(merge(config, ["devices=1"]), RankProcesses())
     work = executor(fabric, method, data, factory.local_training(config), Streams(config.seed))
     with tempfile.TemporaryDirectory() as folder:
-        loop = build_loop(config, work, Clients(data.parts), Path(folder), everybody=True, compressed=False)
+        loop = build_loop(config, work, Clients(data.parts), Path(folder), everybody=True)
         loop.restore()
         yield loop

@@ -31,7 +31,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def refuse_own_protocols(names: Iterable[str], file: str, key: str) -> None:
-    """ConfigError where a file that somebody else may have written names protocols from outside the suite.
+    """ConfigError where a file that somebody else may have written names protocols by an import path.
 
     key: under which it names them.
     """

@@ -280,12 +280,12 @@ class FederatedLoop:
     def collect_result(self, result: VisitResult, aggregation: Aggregation, uplink: PhaseUplink) -> VisitReport:
         """Adds a visit's reply to the aggregate and writes the client's new state to a file, not yet in use."""
         check_visit(result)
-        visit = result.visit
-        sent = uplink.sent(result)
+        visit, sent = result.visit, uplink.sent(result)
         aggregation.add(visit, sent.received, self.server)
         file = self.client_state.write(visit.client.id, visit.round, visit.phase.name, sent.state)
+        seen = replace(result, message=sent.message, client_state=sent.state, nbytes=sent.nbytes)
         for callback in self.callbacks:
-            callback.on_visit_end(self, replace(result, message=sent.message))
+            callback.on_visit_end(self, seen)
         notes = dict(visit.notes)
         return VisitReport(visit.client.id, sent.nbytes, file, result.loss, result.images, result.seconds, notes)
 

@@ -33,7 +33,7 @@ class FedX(Case):
         self.method = "fedx" if set(file.get("terms")) & set(self.terms) else "fedavg"
 
     def overrides(self) -> dict[str, Any]:
-        """With a weight of 1 for the terms that are on; one temperature for all."""
+        """The file's settings; FedX weighs each term that is on by 1, others by 0. ConfigError: two temperatures."""
         temperatures = set(self.file.get("temperature").values())
         if len(temperatures) > 1:
             raise ConfigError(f"{self.file.path}: FedX has one temperature for all its terms, not {temperatures}")

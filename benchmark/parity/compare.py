@@ -48,7 +48,7 @@ class Comparison(NamedTuple):
 
 
 def fingerprint_difference(ours: Fingerprint, theirs: Fingerprint) -> float:
-    """The largest relative difference of a fingerprint's three numbers; `FLOOR` keeps one near zero from counting."""
+    """The largest relative difference of a fingerprint's three numbers, whose sizes count `FLOOR` at least."""
     floor = FLOOR * math.hypot(theirs[0], theirs[1]) + 1e-12
     return max(abs(a - b) / (abs(b) + floor) for a, b in zip(ours, theirs, strict=True))
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from decimal import ROUND_CEILING, Decimal
 from functools import partial
 
 from leaderboards.encoders import WORST
@@ -54,15 +55,25 @@ def of_encoders(rows: Iterable[Row]) -> str:
     return several and f"Of rows with several encoders ({several}), mean is over them, and worst is the worst of them."
 
 
+def _up(number: float) -> str:
+    """A number above 0 rounded up to two digits.
+
+    >>> _up(1.249), _up(2.0)
+    ('1.3', '2')
+    """
+    step = Decimal(1).scaleb(Decimal(f"{number:.9g}").adjusted() - 1)
+    return f"{float(Decimal(f'{number:.9g}').quantize(step, ROUND_CEILING)):g}"
+
+
 def of_submissions(rows: Iterable[Row]) -> str:
-    """What the verified rows claim and what their verifiers measured, in a sentence; empty without such rows."""
+    """What rows claim and their verifiers measured, in a sentence; empty where no verifier has measured scores."""
     told = []
     for row in rows:
         if row.difference is not None:
             claimed, again = row.cells.get(HEADLINE), row.recomputed
             both = "" if claimed is None or again is None else f"{claimed.mean:.1f} claimed, {again:.1f} measured; "
             far = (
-                f"no score differs by more than {100 * row.difference:.2g} %" if row.difference else "no score differs"
+                f"no score differs by more than {_up(100 * row.difference)} %" if row.difference else "no score differs"
             )
             told.append(f"{row.row} ({both}{far})")
     return f"Measured again, from the encoders of submitted rows: {', '.join(told)}." if told else ""

@@ -1,7 +1,7 @@
 """Claims and sums of papers, checked against the numbers of their own tables.
 
 Rounded numbers are added up in steps of their last digit, so that a mean of them may differ by one; a claim of an order
-is contradicted by every comparison of two numbers that has the other order.
+is contradicted by every comparison of two numbers that has the other order, and one of a rise by equal ones too.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -118,7 +118,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Activity:
-    """How much a method's own idea moves something: a number from 0, where the method is its base, to 1.
+    """How much a method's own idea moves something: a number that is 0 where it does nothing.
 
     measures: what the number is, in words. bound: a run with a mean over rounds below it is marked.
     """

@@ -52,6 +52,7 @@ def prototype_classification(queries: Tensor, prototypes: Tensor, assigned: Tens
     return _mean_over(F.cross_entropy(logits, assigned, reduction="none"), valid[assigned])
 
 
+@full_precision
 def cluster_divergence(rows: Tensor, centres: Tensor, nearest: Tensor) -> Tensor:
     """Mean distance of a cluster's rows to its centre, 0-d: the mean over the clusters with rows.
 

@@ -11,7 +11,7 @@
 
 Decisions
 - `variant: code | paper`. The code normalises targets over their features and takes the mean of smooth L1; the paper's
-  loss is the sum of squared distances, with targets as they are.
+  loss adds squared distances up over a block's patches, is their mean over blocks, and has targets as they are.
 - Blocks have one number of patches, so that no shape depends on what was drawn: of the middle of the paper's scales,
   three to four in aspect, upright or lying by chance. The code draws scale and aspect for each batch.
 - For the same reason the context has as many patches as targets leave in any case, drawn among those they leave. The

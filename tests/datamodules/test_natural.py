@@ -90,7 +90,8 @@ class TestFile:
         text, held_out = CSV + "\nb/9.png,zoe", np.array(["b/9.png"])
         with refused(r"no training image b/9\.png", PartitionError):
             by_file(tmp_path, text)
-        assert as_dict(by_file(tmp_path, text, held_out=held_out)) == EXPECTED
+        for same in (text, text.replace("b/9", "train/b/9"), text.replace("b/9", "./b/9")):
+            assert as_dict(by_file(tmp_path, same, held_out=held_out)) == EXPECTED
         with refused("0 is an index, and a fifth of the images was held out", PartitionError):
             by_file(tmp_path, "index,client\n0,ann", held_out=held_out)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from datamodules import partition
 from datamodules.errors import PartitionError
 from datamodules.heterogeneity import counts
+from datamodules.parts import sizes_of
 from tests.datamodules.own_data import refused
 
 LABELS = np.random.default_rng(7).permutation(np.repeat(np.arange(10), 300))
@@ -182,6 +183,11 @@ class TestSizes:
         assert np.abs(np.array(sizes) - list(map(len, parts))).max() <= (name == "exponential")  # rounded exp
         if name != "exponential":
             assert list(map(len, parts)) == sizes
+
+    def test_squares_of_a_million_clients_do_not_overflow(self) -> None:
+        sizes = sizes_of(split("square", np.zeros(9_300_000, dtype=np.int8), 1_000_000))
+        assert (np.diff(sizes) >= 0).all()
+        assert 25 < sizes[-2] < 30
 
     def test_they_are_flowers_where_no_client_is_small(self) -> None:
         for (name, clients), sizes in FLOWER.items():

@@ -448,7 +448,7 @@ BOUNDS = {
     "crop_ratio": (RANGE, (4 / 3, 0.75)),
     "blur_sigma": (RANGE, (0.0, 2.0)),
     "interpolation": ("bilinear or bicubic", "nearest"),
-    "jitter": (STRENGTHS, (0.4, 0.4, 0.4, 0.6), (0.4, 0.4, 0.4), (0.4, -1, 0.4, 0.1)),
+    "jitter": (STRENGTHS, (0.4, 0.4, 0.4, 0.6), (0.4, 0.4, 0.4), (0.4, -1, 0.4, 0.1), (float("inf"), 0, 0, 0)),
     "pad": (PAD, -1, 32),
     "pad_mode": ("reflect or zero", "edge"),
     "blur_kernel": (KERNEL, 4, 65),

@@ -47,4 +47,4 @@ def test_rows_of_one_kind_alone_and_of_several(hardware, found, together):
 def test_runs_of_several_commits_are_named_and_a_line_without_commits_is_no_error():
     lines = [f"{COMMITS}: {'a' * 40}+, {'b' * 40}", "rounds were played by several numbers of ranks: 1, 2"]
     runs = [record(seed=3, deviations=lines), record(), record(seed=4, deviations=[COMMITS])]
-    assert by_several_commits(runs) == ["fedavg-byol, seed 3 (aaaaaaa, bbbbbbb)", "fedavg-byol, seed 4 ()"]
+    assert by_several_commits(runs) == ["fedavg-byol, seed 3 (aaaaaaa+, bbbbbbb)", "fedavg-byol, seed 4 ()"]

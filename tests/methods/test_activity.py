@@ -101,8 +101,8 @@ class Tenfold(AddOn):
 @pytest.mark.parametrize(
     ("words", "name", "expected"),
     [
-        ("fedu method.threshold=0", "predictor_taken", [0, 0]),
-        ("fedu method.threshold=.inf", "predictor_taken", [1, 1]),
+        ("fedu method.threshold=0", "predictor_kept", [1, 1]),
+        ("fedu method.threshold=.inf", "predictor_kept", [0, 0]),
         ("fedema method.scale=0", "local_weight", [0, 0, 0]),
         ("fedema method.scale=.inf", "local_weight", [0, 1, 1]),
         ("ldawa", "cosines_apart", [0, 0, 0]),  # FedAvg's rounds
@@ -121,7 +121,7 @@ def test_the_distance_of_two_trees():
 
 
 def test_a_record_has_the_mean_over_the_rounds_that_have_it_with_its_bound():
-    loop = trained("fedu", EVERYONE, "method.threshold=.inf").loop
-    declared = loop.method.activity["predictor_taken"]
-    assert activity(loop) == {"predictor_taken": {"mean": 1, "bound": 0.01, "measures": declared.measures}}
+    loop = trained("fedu", EVERYONE, "method.threshold=0").loop
+    declared = loop.method.activity["predictor_kept"]
+    assert activity(loop) == {"predictor_kept": {"mean": 1, "bound": 0.01, "measures": declared.measures}}
     assert activity(trained("fedavg").loop) == {}

@@ -146,6 +146,17 @@ def test_entries_and_the_state_that_stays_with_the_client_are_described_as_by_ha
     assert [(name, COMMITTED[name].keeps, COMMITTED[name].kept_bytes) for name, *_ in KEPT] == KEPT
 
 
+def test_compressed_entries_have_the_bytes_that_are_sent_and_what_is_left_out_stays():
+    record = privacy_sheet.record_method
+    whole, part = (record("fedavg", [*SMALL, *words]) for words in ([], ["compression.name=top-k"]))
+    numbers, running = whole.entries[0].bytes // 4, 2 * 992
+    sent = round(0.01 * (numbers - running))
+    assert f"{numbers:,} numbers, {running:,} of them running" in whole.entries[0].shape
+    assert part.entries[0].bytes == 8 * sent + 4 * running
+    assert (whole.keeps, whole.kept_bytes) == ((), 0)
+    assert (part.keeps, part.kept_bytes) == (("what compression has left out",), 4 * (numbers - running))
+
+
 def test_noise_on_a_matrix_is_described_with_the_epsilon_of_a_release():
     plain, weights = COMMITTED["fedsc"].entries
     other, _ = privacy_sheet.record_method("fedsc", [*SMALL, "method.sigma=0.002", "privacy.delta=1e-4"]).entries

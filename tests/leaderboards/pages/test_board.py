@@ -62,6 +62,7 @@ def test_several_boards_are_listed_with_the_addresses_of_their_sections():
     ("measured", "claimed", "told"),
     [
         ((49.0, 51.0), (50.0, 51.0), "50.5 claimed, 50.0 measured; no score differs by more than 2 %"),
+        ((49.383, 51.0), (50.0, 51.0), "50.5 claimed, 50.2 measured; no score differs by more than 1.3 %"),  # 1.234 %
         ((50.0, 51.0), (50.0, 51.0), "50.5 claimed, 50.5 measured; no score differs"),
         ((None, None), (None, None), "no score differs"),  # none has a headline
         ((50.0, ...), (50.0, 51.0), None),  # one is not verified
