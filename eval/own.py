@@ -89,6 +89,8 @@ def _settings(path: str, words: str, declared: Mapping[str, Any]) -> dict[str, A
     given = {key: _value(text) for key, text in pairs}
     if len(given) < len(pairs):
         raise EvalError(f"protocol {path}{words}: a setting is given twice: give it once")
+    if words.split() not in ([], [words]):  # in tables a space ends the id, and the metric's name follows
+        raise EvalError(f"protocol {path}{words}: a setting has a space: leave it out")
     if unknown := [key for key in given if key not in declared]:
         close = difflib.get_close_matches(unknown[0], declared, n=1)
         hint = f" (did you mean '{close[0]}'?)" if close else ""

@@ -128,6 +128,7 @@ def test_other_code_or_settings_are_another_protocol(module, tmp_path, blobs):
         ("owned.spread:scall=2", r"no setting 'scall' \(did you mean 'scale'\?\): scale, name"),
         ("owned.spread:scale", "give an import path, with settings as"),
         ("owned.spread:scale=1:scale=2", "a setting is given twice"),
+        ("owned.spread:name=a b", "a setting has a space: leave it out"),
         ("owned.unsigned", "its arguments cannot be read: wrap it in a function"),
     ],
 )
