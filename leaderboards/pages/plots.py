@@ -188,6 +188,7 @@ def label_ends(axes: "Axes", ends: Sequence[End]) -> None:
     assert figure is not None
     lines = max((name.count("\n") + 1 for name, *_ in ends), default=1)
     gap = 1.5 * LABEL * lines / (figure.get_figheight() * 72 * 0.72)  # titles and ticks take the rest of the height
+    axes.autoscale_view()  # else the limits may be those of empty axes still
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [float(to_axes.transform((x, y))[1]) for _, x, y, _ in ends]
     for (name, x, y, colour), height in zip(ends, spread_labels(heights, gap), strict=True):

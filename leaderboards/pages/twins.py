@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leaderboards.markdown import replace_between, rewrite, table_lines
-from leaderboards.pages.plots import BLUE, GRID, LABEL, panels, save
+from leaderboards.pages.plots import BLUE, GRID, label_ends, panels, save
 from leaderboards.palette import GREY
 from leaderboards.rank import HEADLINE, Row, board
 from leaderboards.schema import Record
@@ -81,7 +81,8 @@ def _of_board(rows: Sequence[Row], scenario: str, twins: Mapping[str, Agreement]
     shared = [row.row for row in rows if all(row.row in each.places for each in twins.values())]
     first, *others = twins.values()
     places = [(names[row], *first.places[row], *(each.places[row][1] for each in others)) for row in shared]
-    made += ["", *table_lines((f"row, by the mean of {HEADLINE.split()[0]}", scenario, *twins), places, "lrrr")]
+    headings = (f"row, by the mean of {HEADLINE.split()[0]}", scenario, *twins)
+    made += ["", *table_lines(headings, places, "l" + "r" * (1 + len(twins)))]
     return [*made, "", f"![{scenario}]({Path(PAGE).stem}-{scenario}.svg)"]
 
 
@@ -91,7 +92,7 @@ def _with_interval(tau: float, interval: tuple[float, float]) -> str:
 
 def _draw(boards: Boards, scenario: str, twins: Mapping[str, Agreement]) -> "Figure":
     """Means on the natural board against those on each twin, a dot a row; the line is of equal accuracy."""
-    figure, every = panels(4.4 * len(twins), 4.2, len(twins))
+    figure, every = panels(5.4 * len(twins), 4.2, len(twins))
     here = {row.row: row for row in boards[scenario]}
     style: dict[str, Any] = {"fmt": "o", "color": BLUE, "ecolor": GREY, "markersize": 4, "elinewidth": 1}
     for axes, (twin, both) in zip(every, twins.items(), strict=True):
@@ -101,10 +102,9 @@ def _draw(boards: Boards, scenario: str, twins: Mapping[str, Agreement]) -> "Fig
             axes.errorbar(x.mean, y.mean, y.spread, x.spread, **style)
         means = [cell.mean for pair in points.values() for cell in pair]
         axes.plot([min(means), max(means)], [min(means), max(means)], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
-        for name, *_ in moved(both.places)[:NAMED]:
-            at = points[name][0].mean, points[name][1].mean
-            axes.annotate(row_name(here[name]), at, (6, -3), textcoords="offset points", fontsize=LABEL)
         axes.set(xlabel=f"{scenario}, {HEADLINE} (%)", ylabel=f"{twin} (%)")
         axes.grid(color=GRID, linewidth=0.6)
         axes.set_axisbelow(True)
+        names = [name for name, *_ in moved(both.places)[:NAMED]]
+        label_ends(axes, [(row_name(here[name]), points[name][0].mean, points[name][1].mean, GREY) for name in names])
     return figure
