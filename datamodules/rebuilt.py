@@ -6,12 +6,12 @@ content and its counts, which pages show. After a change of either, `data` build
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import PIL
 
 from datamodules import glyphs, icons, packages
 from datamodules.gathered import Drawn, Gathered, gathered
@@ -24,16 +24,20 @@ QUANTILES = {"least": 0.0, "quarter": 0.25, "median": 0.5, "three quarters": 0.7
 
 
 class Federation(NamedTuple):
-    """What makes a federation of its packages: `draw(packages, folder)` yields the images of each; and words for it."""
+    """What makes a federation of its packages, and words for it.
+
+    draw: `draw(packages, folder)` yields the images of each. tools: what draws -> the package on PyPI.
+    """
 
     draw: Callable[[Sequence[Package], Path], Iterator[list[Drawn]]]
     clients: str
     classes: str
+    tools: dict[str, str]
 
 
 FEDERATIONS = {
-    "typefaces": Federation(glyphs.of_packages, "typefaces", "characters"),
-    "icons": Federation(icons.of_packages, "families of icons", "names of icons"),
+    "typefaces": Federation(glyphs.of_packages, "typefaces", "characters", {"Pillow": "pillow"}),
+    "icons": Federation(icons.of_packages, "families of icons", "names of icons", {"resvg": "resvg-py"}),
 }
 """Name -> how it is made."""
 
@@ -47,9 +51,10 @@ def listed(name: str) -> dict[str, Any]:
 def is_built(name: str, root: Path) -> bool:
     """Whether a folder has the listed set."""
     try:
-        facts = json.loads((root / f"{name}.json").read_text(encoding="utf-8"))
-        return (root / f"{name}.npz").is_file() and facts == listed(name)
-    except (OSError, ValueError):
+        facts, known = json.loads((root / f"{name}.json").read_text(encoding="utf-8")), listed(name)
+        same = all(facts[key] == known[key] for key in ("lock", "sha256"))  # whatever has drawn it
+        return same and (root / f"{name}.npz").is_file()
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
@@ -76,7 +81,8 @@ def build(
         pass
     made = gathered(counted("images", federation.draw(locked, folder)))
     lock = hashlib.sha256((packages.LOCKS / f"{name}.lock").read_bytes()).hexdigest()
-    facts = {"lock": lock, "pillow": PIL.__version__, "sha256": sha256(made.arrays), **counts(made)}
+    tools = {tool: version(package) for tool, package in federation.tools.items()}
+    facts = {"lock": lock, "tools": tools, "sha256": sha256(made.arrays), **counts(made)}
     return made, facts
 
 
@@ -85,6 +91,11 @@ def sha256(arrays: dict[str, np.ndarray]) -> str:
     classes = np.unique(arrays["train_labels"])
     pairs = ((arrays[f"{s}_images"][:, None], np.searchsorted(classes, arrays[f"{s}_labels"])) for s in SPLITS)
     return hashes(pairs).sha256
+
+
+def drawn_by(facts: Mapping[str, Any]) -> str:
+    """The tool that has drawn a set, with its version."""
+    return " and ".join(f"{tool} {number}" for tool, number in facts["tools"].items())
 
 
 def counts(made: Gathered) -> dict[str, Any]:
@@ -112,7 +123,7 @@ def page(name: str, root: Path, facts: dict[str, Any]) -> str:
     lines = [
         f"# {name}",
         "",
-        f"`python -m benchmark data {name}` has drawn it with Pillow {facts['pillow']}, from packages of npm whose",
+        f"`python -m benchmark data {name}` has drawn it with {drawn_by(facts)}, from packages of npm whose",
         f"licences are below. Content hash: `{facts['sha256']}`.",
         "",
         "| package | version | licence | by |",

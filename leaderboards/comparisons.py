@@ -47,9 +47,9 @@ MORE, LESS, NEGLIGIBLY, UNCLEAR, TOO_FEW, HARDLY_ACTS = (
 class Difference:
     """A row's headline minus that of another one, in points.
 
-    by_seed: of the seeds that both rows have; the same seed gives both the same clients and the same start. interval:
-    from and to, with 95 % confidence; None where one has too few seeds to say. within, p: as in `paired.Paired`, of
-    rows that build on the other; else None. unlike: settings that differ, except the method's.
+    by_seed: of the seeds that both rows have, under which they have the same clients and start unless `unlike` says
+    otherwise. interval: from and to, with 95 % confidence; None where one has too few seeds to say. within, p: as in
+    `paired.Paired`, of rows that build on the other; else None. unlike: settings that differ, except the method's.
     """
 
     row: str

@@ -40,7 +40,7 @@ def data(words: list[str], session: Session) -> None:
         display.print(f"{root / name}.npz: {facts['clients']} clients, {facts['classes']} classes; {name}.md: licences")
         listed = rebuilt.listed(name)
         same = facts["sha256"] == listed["sha256"]
-        other = f"not the listed one, which Pillow {listed['pillow']} has drawn; this is Pillow {facts['pillow']}"
+        other = f"not the listed one, which {rebuilt.drawn_by(listed)} has drawn; this is {rebuilt.drawn_by(facts)}"
         display.print(f"content hash {facts['sha256']}: {'as listed' if same else other}")
 
 

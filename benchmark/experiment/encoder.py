@@ -45,8 +45,8 @@ def build(
         raise ConfigError(f"{name} makes a {type(encoder).__name__}: give a torch.nn.Module, or what returns one")
     if not isinstance(getattr(encoder, "dim", None), int):
         raise ConfigError(
-            f"{name} makes a {type(encoder).__name__} without `dim`, the width of its features: set it (self.dim = "
-            "64), or wrap the network in methods.networks.Encoder"
+            f"{name} makes a {type(encoder).__name__} without `dim`, an int, the width of its features: set it "
+            "(self.dim = 64), or wrap the network in methods.networks.Encoder"
         )
     if (
         not built_from["class"].startswith(SHIPPED) or "in_channels" in built_from

@@ -60,6 +60,8 @@ def parse_grid(scenario: str, method: str, overrides: list[str]) -> Grid:
     compare = is_true(options, "compare")
     if any(override.startswith("minutes=") for override in overrides):
         raise ConfigError("minutes=: tune ranks what it has whole; stop it whenever you like, it goes on")
+    if own := [override for override in overrides if override.startswith(("evaluation.protocols", "evaluation.every"))]:
+        raise ConfigError(f"{own[0]}: tune scores by {PROTOCOL} after the last round, with compare=true by kNN too")
     ranges = {override: values for override in overrides if (values := several(override.partition("=")[2]))}
     fixed = [override for override in overrides if override not in ranges]
     method, *line = row_line(scenario, method)

@@ -94,7 +94,7 @@ class Compression(Stage):
         if self.name == "float16":
             return trees.map(lambda leaf: leaf.half().to(leaf), update), 2 * _numbers(update)
         bits = int(self.name.removeprefix("int"))
-        size = sum(math.ceil(leaf.numel() * bits / 8) + 4 for _, leaf in trees.leaves(update))
+        size = sum(math.ceil(leaf.numel() * bits / 8) + leaf.element_size() for _, leaf in trees.leaves(update))
         return trees.map_in_order(lambda leaf: multiples(leaf, bits, stream), update), size
 
 
@@ -127,4 +127,5 @@ def largest(update: Tree, share: float) -> tuple[Tree, int]:
     count = max(1, round(share * len(flat)))
     chosen = torch.zeros_like(flat, dtype=torch.bool).scatter_(0, flat.topk(count).indices, True)
     masks = iter(chosen.split([leaf.numel() for leaf in leaves]))
-    return trees.map(lambda leaf: leaf * next(masks).view(leaf.shape), update), 8 * count
+    size = 4 + max(leaf.element_size() for leaf in leaves)  # a position and a number
+    return trees.map(lambda leaf: leaf * next(masks).view(leaf.shape), update), count * size

@@ -161,10 +161,11 @@ class FederatedLoop:
     @cached_property
     def late(self) -> frozenset[int]:
         """Indices of the clients that miss the deadline, in every round."""
-        sampled = (phase for phase in self.plan(0) if phase.where == "clients" and phase.cohort != "all")
-        if self.participation.deadline is None or (first := next(sampled, None)) is None:
+        sampled = [phase for phase in self.plan(0) if phase.where == "clients" and phase.cohort != "all"]
+        if self.participation.deadline is None or not sampled:
             return frozenset()
-        return self.participation.late(self.streams, [self.executor.images(first, client) for client in self.clients])
+        work = [sum(self.executor.images(phase, client) for phase in sampled) for client in self.clients]
+        return self.participation.late(self.streams, work)
 
     @property
     def expected_replies(self) -> float:

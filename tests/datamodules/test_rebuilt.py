@@ -86,7 +86,7 @@ def faces(registry, tmp_path):
         for name, fonts in styles.items()
     ]
     lock(tmp_path / "locks", "typefaces", given)
-    (tmp_path / "locks" / "typefaces.json").write_text('{"sha256": "", "pillow": "0"}')
+    (tmp_path / "locks" / "typefaces.json").write_text('{"lock": "", "sha256": "", "tools": {"Pillow": "0"}}')
     return given
 
 
@@ -274,11 +274,12 @@ def test_the_sample_needs_no_file_and_holds_a_typeface_out(tmp_path):
 
 
 @pytest.mark.parametrize("name", rebuilt.FEDERATIONS)
-def test_the_listed_facts_are_of_the_lock_file_and_the_pinned_pillow(name):
+def test_the_listed_facts_are_of_the_lock_file_and_the_pinned_tool(name):
     facts = rebuilt.listed(name)
     file = packages.LOCKS / f"{name}.lock"
     assert facts["lock"] == hashlib.sha256(file.read_bytes()).hexdigest(), "build it again, see datamodules/rebuilt.py"
-    assert facts["pillow"] == pinned(Path(__file__).parents[2] / "constraints.txt")["pillow"]
+    known = pinned(Path(__file__).parents[2] / "constraints.txt")
+    assert facts["tools"] == {tool: known[package] for tool, package in rebuilt.FEDERATIONS[name].tools.items()}
     page = Path(__file__).parents[2] / "docs" / "reference" / "federations.md"
     assert f"at least {SHARED} families" in page.read_text()
     locked = packages.locked(name)

@@ -236,8 +236,9 @@ def _typefaces(icons: Board) -> Iterator[str]:
     assert twin.tau < twin.same[1]
     yield f"tau is {twin.tau:.2f}, where seeds alone would leave less than {twin.same[1]:.2f} once in twenty"
     assert moved(twin.places)[0][0] == label
-    yield f"of {len(ranked)} ranked rows it is {twin.places[label][0]}st on natural clients, at {found.score(label):.1f} %"
-    yield f"(images in one place: {found.score('centralized'):.1f} %), and {twin.places[label][1]}th under Dirichlet"
+    here, there = twin.places[label]
+    yield f"of {len(ranked)} ranked rows it is {here}st on natural clients, at {found.score(label):.1f} %"
+    yield f"(images in one place: {found.score('centralized'):.1f} %), and {there}th under Dirichlet"
     lost = {row: found.score(row) - dealt.score(row) for row in ranked}
     yield f"loses {lost[label]:.1f} points, SimCLR {lost['fedavg-simclr']:.1f}"
     assert [row for row in ranked if lost[row] > lost[label]] == ["fedavg-barlow_twins"]
@@ -248,7 +249,8 @@ def _typefaces(icons: Board) -> Iterator[str]:
     assert set(below) == {"fedavg-byol", "fedema", "fedavg-simsiam", "fedavg-dino", "fedavg-barlow_twins"}
     assert {found.verdict(row, FLOOR) for row in below} == {"no clear difference"}
     assert icons.all_are("no clear difference", {*below} - {"fedavg-dino"}, [FLOOR])
-    yield f"the five rows of lower mean whose idea acts, by up to {-min(found.gain(row, FLOOR) for row in below):.1f} points"
+    most = -min(found.gain(row, FLOOR) for row in below)
+    yield f"the five rows of lower mean whose idea acts, by up to {most:.1f} points"
     agree = agreement(list(found.rows.values()), list(icons.rows.values()))
     assert agree is not None
     low, high = agree.interval

@@ -30,7 +30,7 @@ def scale() -> Iterator[str]:
     draw = terms["a cohort of 100 drawn from 1,000,000"]
     yield f"{draw:.0f} ms of a million"
     yield f"drawing one of a million clients and saving {(draw + large_save) / 1000:.2f} s"
-    yield f"permutes all ids: {draw:.0f} ms a round"
+    yield f"permutes all ids: {draw:.0f} ms, twice a round"
     yield f"{terms['the lists of that']:.0f} MiB for ten million images of a million clients,"
     yield f"computed in {terms['10,000,000 images dealt to 1,000,000 clients']:.1f} s"
     round_time, memory = (terms[f"100,000 clients over 10: {what}"] for what in ("a round", "peak memory"))

@@ -1,5 +1,7 @@
 """The command `data`: its words, and its lines without npm."""
 
+import json
+
 import pytest
 
 from datamodules import packages, rebuilt
@@ -29,6 +31,11 @@ def test_a_listed_set_is_not_built_again(call, monkeypatch, tmp_path):
     (tmp_path / "icons.json").write_bytes((packages.LOCKS / "icons.json").read_bytes())
     code, out, _ = call("data", "icons", f"data.root={tmp_path}")
     assert (code, "with the listed content" in out) == (0, True)
+    facts = json.loads((tmp_path / "icons.json").read_text())
+    (tmp_path / "icons.json").write_text(json.dumps(facts | {"tools": {"resvg": "0"}}))  # that draws the same
+    assert rebuilt.is_built("icons", tmp_path)
+    (tmp_path / "icons.json").write_text(json.dumps(facts | {"sha256": "0"}))
+    assert not rebuilt.is_built("icons", tmp_path)
     (tmp_path / "icons.json").write_text("{")
     assert not rebuilt.is_built("icons", tmp_path)
     assert call("data", "icons", f"data.root={tmp_path}")[0] == 2

@@ -42,7 +42,7 @@ def test_who_was_drawn_is_told_by_ids_where_a_client_takes_no_part(tmp_path):
 
 @pytest.mark.parametrize("case", ["fedavg", *(f"{name} training.steps=1" for name in ("fedavg", "ssd", "fedsc"))])
 def test_the_deadline_is_of_the_images_of_a_visit(case, tmp_path):
-    """Those of the cohort's first phase; where visits have equally many steps, a client's images do not make it late.
+    """Those of the cohort's phases in the first round; where visits have equal steps, images make no client late.
 
     SSD begins with a phase of all clients without work, FedSC with one over all images, in later rounds of a cohort.
     """
