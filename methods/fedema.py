@@ -10,8 +10,9 @@
 Decisions
 - `variant: code | paper`. EasyFL, the authors' code, measures d_k between the encoder before and after the client's
   last local training; the paper compares the client's model with the downloaded one. Both as in `methods.fedu`.
-- tau = 0.7, as in the command of EasyFL's README; the argument's default is 0.8.
-- The moving average is over parameters; running statistics come from the server. The target stays with the client.
+- tau = 0.7, as in the command of EasyFL's README; the default of EasyFL's own argument is 0.8.
+- The moving average is over parameters; running statistics come from the server. Online and target
+  networks stay with the client.
 - EasyFL's predictor keeps the client's running statistics where mu is above 0.5: `keep_statistics: true`.
 - A client that did not train in the previous round takes all networks from the server, also its target, as in EasyFL.
 """

@@ -1,7 +1,7 @@
 """Schema of a run's config: keys, types, units, defaults, and what is possible.
 
-A new key is a field here, and a use of it. The classes `...Keys` have the keys that a section has whatever class it
-names; `class_` is the key `class`.
+A new key is a field here, and a use of it; the words of `within` are its bounds (`keys.within`). The classes `...Keys`
+have the keys that a section has whatever class it names; `class_` is the key `class`.
 """
 
 from dataclasses import dataclass, fields

@@ -1,8 +1,8 @@
 """The way of replies from the clients to the server: a list of stages, which the server's side passes backwards.
 
-A client's reply is compressed, clipped and masked. `Aggregation` then combines the replies. The server takes the masks
-away and adds its noise. Under `privacy.mechanism=local` a client's reply is clipped, gets its noise, and is compressed.
-Masks and compression exclude each other (`experiment.privacy`), and `encoder.adapter.average=product` excludes all of
+A client's reply is compressed or masked, or neither (`experiment.privacy`): compressed, then clipped, then masked.
+Under `privacy.mechanism=local` it is clipped and gets its noise before it is compressed. `Aggregation` then combines
+the replies; the server takes masks away and adds its own noise. `encoder.adapter.average=product` excludes all of
 these (`experiment.building`).
 """
 

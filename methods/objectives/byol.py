@@ -12,8 +12,8 @@ Decisions
   instead, whose gradient is four times smaller, so the two need different learning rates.
 - The target follows the source after the optimiser's step, parameters only. In Orchestra's released BYOL the weights of
   the average are swapped (the target is almost the online network); this is not reproduced.
-- The target neither travels nor stays: at each visit it starts at the received online networks. `stateful: true` keeps
-  it with its client, as EasyFL's README has it for FedAvg.
+- The target does not travel, and stays only if the method keeps it: else it starts each visit at the received online
+  networks. `stateful: true` keeps it with its client, as EasyFL's README has it for FedAvg.
 - tau is constant by default, as in the field's codes. With `momentum_end: 1` it is the paper's
   1 - (1 - tau_base) (cos(pi k / K) + 1) / 2, k the steps of the run so far, of K.
 - `symmetric: false` is one direction of the loss, the second view's target, as in FedX (eq. 4).
