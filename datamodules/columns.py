@@ -1,4 +1,4 @@
-"""Columns of a Hugging Face data set: which of them have the images, the labels and the clients, by their types."""
+"""Columns of a Hugging Face data set: which have images and labels, by their types, and clients, where one is named."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

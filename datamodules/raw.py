@@ -10,7 +10,7 @@ from datamodules.errors import DataError
 from datamodules.pictures import Picture
 from datamodules.splits import Part
 
-OF_IMAGES = ("images", "clients", "paths", "positions")
+OF_IMAGES = ("images", "clients", "paths", "names", "positions")
 """Fields of `Raw` with a value for each image of a split, beside the labels."""
 HELD_OUT = "a fifth of the images, drawn with seed 0, is the test set: the data have none"
 

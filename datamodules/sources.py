@@ -74,7 +74,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set; `sha256` and `in_order` are hashes of its images and labels, see `datamodules.order`.
+    """A data set; `sha256` and `in_order` are hashes of images and labels, of all if limited, see `datamodules.order`.
 
     notes: what a reader of its scores has to know, a line each. probe: labelled images for the protocols, where these
     are not its own. whole, rows: of a limited data set, the whole one and the positions in its train. own: whether a

@@ -1,5 +1,6 @@
 """Names of splits, in one table: which folder, column value, array or Hugging Face split is train, and which test."""
 
+import numbers
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ SPLITS = ("train", "test")
 OPTIONS = ("splits",)
 """The key of `data.options` that names the data's splits, see `split_names`."""
 MISSING = frozenset(("", "-1", "na", "n/a", "nan", "null"))
-"""Texts that stand for a label that is not known, in any case; so do None and numbers below 0."""
+"""Texts that stand for a label that is not known, in any case; so do None and numbers that are below 0 or none."""
 WORDS = {
     **dict.fromkeys(("images", "image", "imgs", "x", "data"), "images"),
     **dict.fromkeys(("labels", "label", "y", "targets", "target"), "labels"),
@@ -36,7 +37,7 @@ def is_missing(label: Any) -> bool:
     """
     if isinstance(label, str):
         return label.strip().casefold() in MISSING
-    return label is None or (isinstance(label, int | float) and not label >= 0)  # nor not-a-number
+    return label is None or (isinstance(label, numbers.Real) and not float(label) >= 0)  # nor not-a-number
 
 
 class Chosen(NamedTuple):

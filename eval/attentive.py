@@ -1,7 +1,7 @@
 """Attentive probe: one learned query looks at the tokens of a frozen encoder, and a linear layer at what it saw.
 
-Of encoders whose features are not those of one place, as after masked image modelling, where a mean or the class token
-hides what the tokens know (Chen et al. 2024, CAE; El-Nouby et al. 2024, AIM; Assran et al. 2023, I-JEPA).
+For encoders that spread what they know over the tokens, as after masked image modelling, so that their mean or the
+class token hides it (Chen et al. 2024, CAE; El-Nouby et al. 2024, AIM).
 
 Decisions
 - The block is AIM's: keys and values are linear in the tokens, without bias; the query is a parameter; there is neither

@@ -202,10 +202,12 @@ def holdout(labels: Tensor, fraction: float = 0.1, seed: int = 0) -> tuple[Tenso
     """
     if not 0 < fraction < 1:
         raise EvalError(f"a held-out fraction of {fraction} was given: give one between 0 and 1, both excluded")
+    if not len(labels):
+        raise EvalError("there are no rows, of which none can be held out")
     generator = torch.Generator().manual_seed(seed)
     held_out = sample_classes(labels, lambda size: min(max(1, round(fraction * size)), size - 1), generator)
     if not len(held_out):
-        raise EvalError(f"{len(labels)} rows of {len(labels)} classes leave none to hold out: give two of some class")
+        raise EvalError(f"{len(labels)} rows of as many classes leave none to hold out: give two of some class")
     fit = torch.ones(len(labels), dtype=torch.bool)
     fit[held_out] = False
     return fit.nonzero()[:, 0].to(labels.device), held_out.to(labels.device)

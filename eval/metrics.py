@@ -84,11 +84,15 @@ class KNNAccuracy(_RowMetric):
         self.num_classes, self.k, self.temperature = num_classes, k, temperature
 
     def update(self, x: Tensor, y: Tensor, bank: bool = False) -> None:  # type: ignore[override] # labelled rows
-        """Add rows `[B, d]` and labels `[B]` int64 to the bank or to the queries."""
+        """Add rows `[B, d]` and labels `[B]`, whole numbers, to the queries, or with `bank` to the bank.
+
+        Raises EvalError: rows are not finite, or labels are not one in range for each.
+        """
         x = _checked(x)
-        if y.shape != x.shape[:1] or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.num_classes):
+        whole = not y.is_floating_point()
+        if y.shape != x.shape[:1] or not whole or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < self.num_classes):
             allowed = f"0..{self.num_classes - 1}"
-            raise EvalError(f"labels of shape {list(y.shape)} for {len(x)} rows: give one in {allowed} each")
+            raise EvalError(f"labels {y.dtype} of shape {list(y.shape)} for {len(x)} rows: give one in {allowed} each")
         (self.bank_x if bank else self.query_x).append(x)
         (self.bank_y if bank else self.query_y).append(y)
 
@@ -149,7 +153,7 @@ class Alignment(Metric):
         self.add_state("count", default=torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, a: Tensor, b: Tensor) -> None:
-        """Add two views `[B, d]`, row by row of the same images."""
+        """Add two views `[B, d]`, row by row of the same images. EvalError: of other shapes, or not finite."""
         if a.shape != b.shape:
             raise EvalError(f"views of shapes {list(a.shape)} and {list(b.shape)}: give two of the same images")
         distance = torch.nn.functional.normalize(_checked(a), dim=1) - torch.nn.functional.normalize(_checked(b), dim=1)

@@ -27,8 +27,9 @@ class Average(NamedTuple):
     """Boards whose rows are compared as one (Demsar 2006), each row's place by score among the rows of all boards.
 
     ranks: row -> scenario -> rank, an interval, of these rows alone; in order of the mean place. mean_place: row ->
-    the mean of its places. p: of Friedman's test that all rows are alike, in Iman and Davenport's form; None of fewer
-    than two boards. critical: by Nemenyi's test two rows differ whose mean places are further apart.
+    the mean of its places. p: of Friedman's test that all rows are alike, in Iman and Davenport's form. critical: by
+    Nemenyi's test at 5 % two rows differ whose mean places are further apart. Both None of fewer than two boards or
+    three rows.
     """
 
     ranks: dict[str, dict[str, tuple[int, int]]]

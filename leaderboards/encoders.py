@@ -39,8 +39,8 @@ def mean_of(encoders: int) -> str:
 def shown(record: Record) -> Scores:
     """A record's scores as they are shown; of one encoder, as they are.
 
-    Where the record has an accuracy of the worst encoder and none of each, there is no mean, and it is shown as the
-    worst alone. Accuracies by client, each by the client's own encoder, are over clients already.
+    Where the record has an accuracy of the worst encoder, and neither a mean nor that of each, it is shown as the worst
+    alone. Accuracies by client, each by the client's own encoder, are over clients already.
     """
     encoders: Mapping[str, Scores] = record.get("encoders", {})
     return {

@@ -30,7 +30,7 @@ class Look(NamedTuple):
 
 
 def hue(row: str) -> int | None:
-    """A row's hue, the same everywhere; None for the untrained encoder, which is grey."""
+    """A row's hue, the same everywhere; None for the row `untrained`, which is grey."""
     return None if row == FLOOR else ROWS.get(row, crc32(row.encode()) % len(_HUES))
 
 

@@ -1,4 +1,4 @@
-"""What a client pays in the committed rows whose records do not say it; `benchmark.audit.row_costs` counts it."""
+"""What a client pays in rows of large boards whose records do not say it; `benchmark.audit.row_costs` counts it."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,7 @@
 """Which rows of a board differ: all pairs compared at once at 5 %, whatever the rows' spreads.
 
-Under one seed all rows share the partition, the initial encoder and the views, so a seed is a block:
+Under one seed most rows share the partition, the initial encoder and the draws of views (a board's page names those
+with another partition), so a seed is taken as a block:
 
     value[row, seed] = effect[row] + effect[seed] + error
 

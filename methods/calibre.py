@@ -21,7 +21,8 @@ Decisions
 - k-means has 10 iterations from random rows; the code has scikit-learn's, with up to 200 iterations. A batch has at
   most as many clusters as images.
 - A cluster without images in one of the views has no mean in that view: it is left out of l_p, and its images out of
-  l_n. In the code such a mean is not a number.
+  l_n. In the code such a mean was not a number; since commit 14dfc1a it leaves the cluster out of both terms, where
+  here the first view's mean is among the prototypes of l_n.
 - The divergence is measured after local training, by the client's own model on its images without augmentation: the
   mean distance to the centre of their cluster, over the clusters. Representations are normalised first; the code
   normalises centres alone. A client has at most half as many clusters as images, and a divergence of at least `LEAST`.

@@ -116,7 +116,8 @@ def read_yaml_text(text: str) -> Any:
 def read_value(text: str, hint: Hint) -> Any:
     """The value of `key=text` on a command line. Text may be in quotes, which do not belong to it.
 
-    hint: the key's type. Raises YAMLError, ValueError, RecursionError: it is no YAML, where the type is not text.
+    hint: the key's type. Raises YAMLError, ValueError, RecursionError: it is no YAML, or has a key twice; of text: a
+    character that no file can hold, or quotes that are not closed.
     """
     verbatim = set(_options(hint)) <= {str, type(None)} or (hint in (TEXTS, WORD) and not text.startswith(("[", "{")))
     if verbatim and not re.fullmatch(r"""(["']).*\1""", text, re.DOTALL):

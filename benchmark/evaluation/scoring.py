@@ -101,7 +101,8 @@ class Scoring:
     def available(self, protocols: Iterable[str]) -> list[str]:
         """Ids of the protocols that words name; those whose data sets cannot be read are left out, with a line.
 
-        Raises ConfigError: all are, or one requires what the run has not.
+        Raises ConfigError: all are, or one requires what the run has not; of `REVISITS`, `score` raises it. EvalError:
+        there is no such protocol.
         """
         ids = expanded(protocols, self.dataset, self.inputs(), labelled=self.evaluator.images.labelled)
         self.check_inputs(ids)

@@ -19,7 +19,7 @@ from eval.official import OWN
 def refuse_links(folder: Path) -> None:
     """ConfigError where something in a folder is a link to the outside: the run would write or delete it there.
 
-    What lies in a folder of W&B's runs is W&B's own, with a link to its log, and is never touched again.
+    What lies in a folder of W&B's runs is W&B's own, with a link to its log: it is read again at most, links are not.
     """
     inside = folder.resolve()
     for file in folder.rglob("*"):

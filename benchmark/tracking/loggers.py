@@ -31,7 +31,7 @@ def end_on_error(logger: RunLogger) -> Iterator[None]:
 
 
 def close(logger: RunLogger, result: Record, pictures: dict[str, Path]) -> None:
-    """Ends the run; with W&B, after uploading the record as summary, the figures as media, and a table of clients."""
+    """Ends the run; with W&B, after logging the record as summary, the figures and, if they were scored, clients."""
     if isinstance(logger, WandbRun):
         clients = [[client, cell.mean] for client, cell in by_client([result]).items()]
         tables = {"clients": (["client", "accuracy (%)"], clients)} if clients else {}

@@ -41,6 +41,8 @@ def logged_rows(folder: Path, run: str, steps: Sequence[str]) -> Iterator[tuple[
     record: Any = wandb_internal_pb2.Record  # type: ignore[attr-defined]
 
     for file in sorted(folder.glob(f"wandb/*run-*-{run}/run-{run}.wandb")):
+        if not file.resolve().is_relative_to(folder.resolve()):  # a link out of it, in a folder of somebody else's
+            continue
         for entry in entries(file.read_bytes()):
             try:
                 history = record.FromString(entry).history

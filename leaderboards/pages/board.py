@@ -157,7 +157,7 @@ def _stem(scenario: str) -> str:
 
 
 def setting(rows: Sequence[Row]) -> str:
-    """What most rows of a scenario are run with, in words: data, clients, network, length."""
+    """The commonest value of each of `SETTING` among a scenario's rows, in words."""
 
     def commonest(key: str) -> Any:
         values = [row.settings.get(key) for row in rows]
@@ -173,7 +173,7 @@ def setting(rows: Sequence[Row]) -> str:
 
 
 def boards(records: Sequence[Record]) -> dict[str, list[Row]]:
-    """The board of each scenario, from which all pages are filled."""
+    """The board of each scenario."""
     return {scenario: board(records, scenario) for scenario in scenarios(records)}
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from datamodules import cache, order, sources
 from datamodules.pictures import picture
 from datamodules.raw import Rows, taken
+from datamodules.splits import is_missing
 from tests.datamodules.own_data import RNG, load, refused
 
 IMAGES = RNG.integers(0, 256, (12, 6, 6, 3), dtype=np.uint8)
@@ -122,3 +123,8 @@ def test_rows_of_an_array_are_the_array_in_that_order(permuted, data):
     assert isinstance(rows, Rows)
     assert list(rows) == rows[:].tolist() == [permuted[k] * 10 for k in chosen]
     assert taken([k * 10 for k in range(9)], chosen) == [k * 10 for k in chosen]
+
+
+def test_a_label_of_numpy_below_0_is_missing():
+    assert [is_missing(of(-1)) for of in (np.int64, np.int8, np.float32)] == [True] * 3
+    assert [is_missing(label) for label in (np.float32("nan"), np.int64(0))] == [True, False]

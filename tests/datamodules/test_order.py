@@ -14,7 +14,8 @@ from torchvision import datasets
 
 from datamodules import natural, partition, rebuilt
 from datamodules.federated import Batch, FederatedDataModule
-from datamodules.order import SHIPPED, hashes
+from datamodules.order import SHIPPED, hashes, ordered
+from datamodules.raw import Raw, with_test
 from datamodules.recipe import Recipe
 from datamodules.sources import Source
 from tests.datamodules.own_data import load, seeded
@@ -148,3 +149,12 @@ def test_a_committed_record_has_the_listed_hash_of_its_data_set():
     pairs = {(record["settings"]["data.name"], record["provenance"]["dataset"]) for record in records}
     shipped = {(name, SHIPPED[name][0]) for name in ("cifar10", "digits")}
     assert pairs == {*shipped, *((name, rebuilt.listed(name)["sha256"]) for name in ("icons", "typefaces"))}
+
+
+def test_names_follow_the_order_of_their_images():
+    images, labels = {"train": IMAGES[:50]}, {"train": LABELS[:50].astype(np.int64)}
+    raw = Raw(tuple(CLASSES), images, labels, lambda image: image, names={"train": np.array(NAMES[:50])})
+    assert list(ordered(raw).names["train"]) == [NAMES[k] for k in ORDER["train"]]
+    made = with_test(lambda: raw, hold_out=True)
+    for split in SPLITS:
+        assert len(made.names[split]) == len(made.images[split]) > 0

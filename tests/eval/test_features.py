@@ -104,6 +104,8 @@ def test_holdout_is_seeded_and_what_holds_out_none_is_refused():
         holdout(labels, fraction=1.0)
     with pytest.raises(EvalError, match="leave none to hold out"):
         holdout(torch.arange(5))
+    with pytest.raises(EvalError, match="there are no rows"):
+        holdout(torch.arange(0))
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_what_does_not_fit_is_an_error():
         for update in (EffectiveRank().update, Uniformity().update, lambda x: KNNAccuracy(3).update(x, Y[: len(x)])):
             with pytest.raises(EvalError, match="finite numbers"):
                 update(wrong)
-    for labels in (Y + 3, Y[:5], -Y - 1):
+    for labels in (Y + 3, Y[:5], -Y - 1, Y.float()):
         with pytest.raises(EvalError, match=r"give one in 0\.\.2 each"):
             KNNAccuracy(3).update(X, labels)
     with pytest.raises(EvalError, match="two of the same images"):

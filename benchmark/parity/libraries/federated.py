@@ -157,7 +157,10 @@ class Theirs(nn.Linear):
 
 
 def visited(method: FederatedMethod, data: list[Tensor], **entries: Any) -> tuple[Any, Visit]:
-    """(a client's reply, its visit) after STEPS steps on all its data. entries: memory, and of the message."""
+    """(a client's reply, its visit) after STEPS steps on all its data.
+
+    entries: of the message, beside the weights; `memory`: the control variate in the client's memory.
+    """
     memory = {"c": entries.pop("memory")} if "memory" in entries else {}
     message = {"weights": method.weights(), **entries}
     message["weights"] = {part: {k: v.clone() for k, v in t.items()} for part, t in message["weights"].items()}

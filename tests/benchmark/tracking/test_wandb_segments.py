@@ -91,3 +91,10 @@ def test_a_segment_that_ends_anywhere_has_the_rounds_up_to_there(segment, share)
         segment.write_bytes(whole)
     assert found == [(n, n) for n in range(1, len(found) + 1)]
     assert share < 1 or len(found) == 40
+
+
+def test_a_link_out_of_the_run_folder_is_not_read(segment, tmp_path):
+    place = tmp_path / "wandb" / segment.parent.name
+    place.mkdir(parents=True)
+    (place / segment.name).symlink_to(segment)
+    assert not list(wandb_files.logged_rows(tmp_path, "abc", (STEP, EARLIER_STEP)))
