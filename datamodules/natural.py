@@ -161,7 +161,7 @@ def _position(image: str | int, positions: Mapping[str, int] | None, rows: Mappi
     paths = _paths(image, where)
     position = next((positions[path] for path in paths if path in positions), None)
     if position is None:
-        raise PartitionError(f"{where}: there is no training image {paths[0]}: the first is {next(iter(positions))}")
+        raise PartitionError(f"{where}: there is no training image {paths[0]}: give paths as {next(iter(positions))}")
     return position
 
 

@@ -276,6 +276,8 @@ def _by_size(
 
 def _refuse_min_size(min_size: int, num_clients: int, examples: int) -> None:
     """PartitionError where the examples are too few for so many clients of so many."""
+    if not min_size >= 0:
+        raise PartitionError(f"min_size={min_size}: give a number of examples, at least 0")
     if num_clients * min_size > examples:
         raise PartitionError(
             f"min_size={min_size} for {num_clients} clients needs {num_clients * min_size} examples and there are "

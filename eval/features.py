@@ -111,7 +111,8 @@ class Features:
         for name in ("train_y", "test_y"):
             y = getattr(self, name)
             if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.ndim != 1:
-                raise EvalError(f"{name} is {getattr(y, 'dtype', type(y).__name__)}: give int64 labels, one a row")
+                found = f"{y.dtype} of shape {list(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+                raise EvalError(f"{name} is {found}: give int64 labels, one a row, [N]")
             low, high = y.aminmax()
             if low < 0 or high >= self.num_classes:
                 raise EvalError(f"{name} holds labels {low}..{high}: give labels in 0..{self.num_classes - 1}")

@@ -35,7 +35,10 @@ def decay_exponent(values: Tensor) -> float:
     """
     first, last = RANKS
     if len(values) <= first:
-        raise EvalError(f"alpha-ReQ fits the eigenvalues from the {first}th on, and there are {len(values)}")
+        raise EvalError(
+            f"alpha-ReQ fits the eigenvalues from the {first}th on, and there are {len(values)}: "
+            f"it needs an encoder of at least {first + 1} features"
+        )
     if not values[0]:
         return 0.0
     kept = values.double().cpu().clamp(min=1e-12 * float(values[0]))[first - 1 : last]

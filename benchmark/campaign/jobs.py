@@ -141,7 +141,8 @@ def _lines(name: str) -> Iterator[list[str]]:
     for index, part in enumerate(content["parts"], 1):
         lists = {}
         if isinstance(part, Mapping):
-            lists = {key: [str(line).strip() for line in listed(lines or [])] for key, lines in part.items()}
+            given = {key: [] if lines is None else listed(lines) for key, lines in part.items()}
+            lists = {key: [str(line).strip() for line in lines] for key, lines in given.items()}
         if set(lists) != set(PART_KEYS) or not all(lines and all(lines) for lines in lists.values()):
             raise ConfigError(f"campaign {name}, part {index}: give lines of {', '.join(PART_KEYS)}, not {part!r}")
         for seed, setting, line in itertools.product(lists["seeds"], lists["scenarios"], lists["methods"]):

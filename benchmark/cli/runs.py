@@ -170,7 +170,8 @@ def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:
     name, seeds, methods = given.get("suite"), given.get("seeds"), given.get("methods")
     several = any(each is not None for each in (name, seeds, methods))
     if several and "seed" in (options := parse(rest)):
-        raise ConfigError(f"give seeds={options['seed']} instead of seed={options['seed']}: these are runs of several")
+        remedy = f"give seeds={options['seed']}" if seeds is None else "leave it out"
+        raise ConfigError(f"seed={options['seed']}: these are runs of several seeds: {remedy}")
     if name is not None:
         if names:
             clash = f"give either SCENARIO METHOD or suite=NAME, not both: {' '.join(names)} and suite={name}"

@@ -21,7 +21,7 @@ from benchmark.configuration.instantiate import arguments, check, construct, loc
 from benchmark.configuration.schema import KEYS
 from benchmark.distributed.launch import RankProcesses, accelerator, under_srun
 from benchmark.distributed.strategy import IndependentRanks
-from benchmark.errors import ConfigError
+from benchmark.errors import ConfigError, count
 from benchmark.execution.auto import AutotunedExecutor
 from benchmark.execution.base import LocalTrainingConfig
 from benchmark.execution.cuda_graphs import CudaGraphs
@@ -305,10 +305,10 @@ def fabric(config: DictConfig, processes: RankProcesses) -> Fabric:
     """Fabric with the config's devices and precision, launched; several devices are ranks that divide the cohort."""
     layout = processes.layout(config)
     quieten_lightning()
-    if accelerator(config) == "cuda" and torch.cuda.device_count() < layout.ranks_per_node:
+    if accelerator(config) == "cuda" and (visible := torch.cuda.device_count()) < layout.ranks_per_node:
+        remedy = f"use devices={visible}, or accelerator=cpu" if visible else "use accelerator=cpu"
         raise ConfigError(
-            f"accelerator=cuda with devices={layout.ranks_per_node}, but {torch.cuda.device_count()} GPUs are visible: "
-            "use accelerator=cpu or fewer devices"
+            f"accelerator=cuda with devices={layout.ranks_per_node}, but {count(visible, 'GPU')} visible: {remedy}"
         )
     # a batch script of SLURM's that calls no srun is one process, whatever its variables say
     under_launcher = under_srun() or "TORCHELASTIC_RUN_ID" in os.environ

@@ -295,7 +295,7 @@ def _check_keys(where: str, content: Content, required: Sequence[str], optional:
     if not isinstance(content, Mapping):
         raise RecordError(f"{where}: {content!r} is not a mapping")
     if missing := [key for key in required if not content.get(key)]:
-        raise RecordError(f"{where}: {missing[0]} is missing")
+        raise RecordError(f"{where}: {missing[0]} is {'empty' if missing[0] in content else 'missing'}")
     settings = content.get("setting", {})
     for what, keys, known in (("", content, (*required, *optional)), ("setting ", settings, SETTINGS)):
         if unknown := sorted(str(key) for key in keys if key not in known):

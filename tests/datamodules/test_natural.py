@@ -52,7 +52,7 @@ class TestFile:
             (CSV + "\ntrain/a/0.png,zoe", r"listed twice: give it one client"),
             (CSV + "\n../a/0.png,ann", "leads out of the folder"),
             (CSV + "\n/etc/passwd,ann", "leads out of the folder"),
-            (CSV + "\na/9.png,ann", r"there is no training image a/9\.png: the first is a/0\.png"),
+            (CSV + "\na/9.png,ann", r"there is no training image a/9\.png: give paths as a/0\.png"),
             (CSV + "\na/9.png,", "client is empty"),
             (CSV.replace("client", "site", 1), "no column 'client'"),
             ("index,client\n8,ann", "index 8: there are training images 0 to 7"),

@@ -244,6 +244,8 @@ def test_blocks_by_hand() -> None:
         ("classes", {"classes_per_client": 11}, r"classes_per_client=11 and there are 10 classes: give 1 to 10"),
         ("classes", {"classes_per_client": 0}, r"classes_per_client=0"),
         ("classes", {"num_clients": 3000}, r"cut every class in 600 parts, and the smallest class has 300"),
+        ("dirichlet_min", {"min_size": -1}, "min_size=-1: give a number of examples, at least 0"),
+        ("linear", {"min_size": float("nan")}, "min_size=nan: give a number of examples"),
         ("dirichlet_min", {"min_size": 301}, r"needs 3010 examples and there are 3000: min_size can be at most 300"),
         ("dirichlet_min", {"num_clients": 301}, "min_size=10 for 301 clients"),  # 10 where it is not given
         ("dirichlet_min", {"num_clients": 20, "alpha": 0.001, "min_size": 100},

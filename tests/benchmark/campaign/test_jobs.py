@@ -27,6 +27,7 @@ class TestFiles:
         first = {**PART, "methods": ["ssd"], "seeds": [1]}
         file = write_campaign(tmp_path, parts=[first, PART])
         assert names(load_jobs([file], [])) == ["ssd/1", "fedavg/0", "ssd/0", "fedavg/1"]
+        assert names(load_jobs([write_campaign(tmp_path, parts=[{**PART, "seeds": 0}])], [])) == ["fedavg/0", "ssd/0"]
 
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -37,6 +38,7 @@ class TestFiles:
             ({"pieces": []}, "pieces is unknown; a campaign has parts and unknown"),
             ({"parts": [{**PART, "method": ["fedavg"]}]}, "part 1: give lines of scenarios, methods, seeds, not"),
             ({"parts": [PART, {**PART, "seeds": []}]}, "part 2: give lines of"),
+            ({"parts": [{**PART, "seeds": None}]}, "part 1: give lines of"),
             ({"parts": ["ssd"]}, "part 1: give lines of scenarios, methods, seeds, not 'ssd'"),
             (of(""), "part 1: give lines of"),
             (of("fedavgg"), "fedavgg seed=0: unknown method 'fedavgg'"),

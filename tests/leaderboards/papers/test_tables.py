@@ -206,7 +206,7 @@ COMPARED = {"scenario": "s", "score": "knn/v1 a"}
     [
         ({key: value for key, value in paper().items() if key != "cite"}, "p.yaml: cite is missing"),
         ([1], "is not a mapping"),
-        (paper(title=""), "table 1: title is missing"),
+        (paper(title=""), "table 1: title is empty"),
         (paper(unit=None), "table 1, r, a: no unit"),
         (paper(**of_row((1.5,))), "table 1, r: 1 values under 2 headings"),
         (paper(**of_row((1.5, "x"))), "table 1, r, b: 'x' is not a value in %"),
