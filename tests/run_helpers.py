@@ -168,6 +168,7 @@ def finish(child: Any, seconds: float = 120) -> int:
 
 
 def _call(function: Callable[..., None], args: tuple, environment: dict[str, str]) -> None:
+    os.environ.pop("WANDB_SERVICE", None)  # the parent's may end first, and with it what it has not written
     os.environ.update(environment)
     function(*args)
 
