@@ -34,8 +34,7 @@ SERVER_OPTIMIZERS = {
 
 
 def board(words: list[str], session: Session) -> None:
-    """Print the committed results and write their pages; collect=RUNS: a board of your runs, written beside
-    their folder."""
+    """Print the committed results and write their pages; collect=RUNS: a board of your runs, in RUNS-board."""
     from leaderboards import bundles, generate, rank, store
 
     options = only_keys(words, f"board takes {BOARD}", "collect", "folder", "into")

@@ -1,8 +1,7 @@
 """The reference executor: one resident model visits one client after another.
 
 Before a visit the model is reset to its pristine state, but for the weights that are loaded next, so that nothing of
-the previous client is left in targets, queues, heads or BatchNorm. All other executors must give this one's
-results.
+the previous client is left in targets, queues, heads or BatchNorm. Other executors give this one's results.
 """
 
 import time

@@ -287,8 +287,7 @@ class FederatedLoop:
         seen = replace(result, message=sent.message, client_state=sent.state, nbytes=sent.nbytes)
         for callback in self.callbacks:
             callback.on_visit_end(self, seen)
-        notes = dict(visit.notes)
-        return VisitReport(visit.client.id, sent.nbytes, file, result.loss, result.images, result.seconds, notes)
+        return VisitReport(visit.client.id, sent.nbytes, file, seen.loss, seen.images, seen.seconds, dict(visit.notes))
 
     def restore(self) -> None:
         """Loads the last completed round, or initialises the state before the first one."""
