@@ -26,7 +26,7 @@ Decisions (D: without a source, decided here)
   model may have another encoder than the client. The server computes it, as in the code.
 - D: the client goes on from its aligned networks, and BYOL's target starts as their copy. In the code the aligned
   encoder becomes the target, and the online networks start every round at their initial weights, as processes train
-  copies; that is taken for a slip.
+  copies; that is taken for an error.
 - D: on the server the optimiser is the clients', at a constant rate; the code's alignment follows their schedule.
 - The student, its target, the integration and the queue stay on the server from round to round, as in the code.
 - Evaluated is the global model, which has the default encoder.

@@ -34,14 +34,15 @@ CHANGELOG = Path("CHANGELOG.md")
 SUITE = "digits"
 SETTING = ("federation.rounds=3", "training.steps=2", "federation.participation=0.4")
 """Few steps of the suite's scenario, in which clients are visited again."""
-ROW_SETTINGS = {
+OWN_SETTINGS = {
     "ldawa": ["method.start=1"],
     "fedu": ["method.threshold=0"],
-    "fedu-fedx": ["method.threshold=0"],
     "flesd-cc": ["federation.rounds=1"],
     "fedmkd": ["method.distil_epochs=1"],
+    "orchestra": ["method.server_steps=25"],
+    "methods.networks.vit_tiny": ["training.batch_size=8"],
 }
-"""Row -> overrides with which it differs from other rows within so few rounds, or amplifies rounding less."""
+"""Row, method or encoder -> overrides with which it differs from others in so few rounds, rounds less or takes less time."""
 PINNED = {"ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "1"}
 """Environment of a measurement: random weights are drawn in single precision, and differ by the instructions used."""
 TOLERANCE = 1e-9
@@ -63,7 +64,12 @@ def configs(methods: str, folder: str) -> list[DictConfig]:
     ]
     rows = rows_of(SUITE) if methods == "all" else methods
     runs = suite(SUITE, {"methods": rows, "seeds": "0"}, [*SETTING, *placement])
-    return [merge(config, ROW_SETTINGS.get(config.row, [])) for config in runs]
+    return [merge(config, [word for name in names(config) for word in OWN_SETTINGS.get(name, [])]) for config in runs]
+
+
+def names(config: DictConfig) -> set[str]:
+    """What a row's own settings may be named after: the row, its method and its encoder."""
+    return {config.row, config.method.name, config.encoder["class"]}
 
 
 def measure(display: Display, methods: str = "all") -> dict[str, Numbers]:

@@ -35,8 +35,8 @@ VALUES = {key.name: key.formerly for key in KEYS.values() if isinstance(key.form
 """Key without a section -> its values by their earlier names."""
 
 OPTIONS = (
-    "suite", "scenarios", "methods", "more", "protocols", "format", "collect", "folder", "into", "capture",
-    "table", "project", "entity", "cluster",
+    "suite", "scenarios", "methods", "more", "protocols", "format", "collect", "folder", "into", "table",
+    "project", "entity", "cluster",
 )  # fmt: skip
 """Keys of commands and of files other than a run's config that are text, or lists of text."""
 

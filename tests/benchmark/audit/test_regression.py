@@ -68,7 +68,8 @@ def test_every_row_of_the_suite_has_golden_numbers_of_its_own_that_the_changelog
     rows = golden.read(ROOT / golden.FILE)
     assert set(rows) == {config.row for config in golden.configs("all", ".")}, "add what is missing: make pages"
     assert len({json.dumps(numbers) for numbers in rows.values()}) == len(rows)
-    assert set(golden.ROW_SETTINGS) <= set(rows)
+    runs = golden.configs("all", ".")
+    assert set(golden.OWN_SETTINGS) <= {name for run in runs for name in golden.names(run)}
     assert golden.mark(rows) in (ROOT / golden.CHANGELOG).read_text(), "give the reason there, or make pages"
     assert golden.mark(rows) != golden.mark({**rows, "fedavg": rows["fedprox"]})
 
@@ -123,6 +124,18 @@ def test_rows_that_did_not_move_keep_their_last_digit_and_only_moved_ones_ask_fo
         golden.write(moved_row, display)
     assert "the reason for" in capsys.readouterr().out
     assert golden.read()["new"] == moved_row["new"]
+
+
+def test_capture_writes_the_golden_and_computed_numbers(checkout, monkeypatch):
+    rows, cells = golden.read(), json.loads((checkout / "leaderboards" / "measured.json").read_text())
+    rows["ssd"]["loss"][0] += 0.5
+    cell, *_ = cells
+    cells[cell] = [9.0, *cells[cell][1:]]
+    monkeypatch.setattr(golden, "measure", lambda *_: rows)
+    monkeypatch.setattr(regression, "measured", lambda _: cells)
+    assert main(["regress", "capture=true"]) == 0
+    assert golden.read() == rows
+    assert json.loads((checkout / "leaderboards" / "measured.json").read_text()) == cells
 
 
 def test_nothing_moved(checkout, capsys):
