@@ -2,7 +2,7 @@
 
 A simulated board has the rows, pairs and seeds of a committed one and no differences. A row's values vary as much as
 what the fit leaves of the row, a pair's as its differences do: more unequally than in truth, as so few seeds tell
-little. A rate is the part of the boards on which any two rows, or any pair, are told apart.
+little. So a pair's vary once more with the moderated variance, the best guess of the true one. A rate is the part of the boards on which any two rows, or any pair, are told apart.
 """
 
 import json
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from leaderboards import store
 from leaderboards.comparisons import bases, differences
-from leaderboards.moderation import Array
+from leaderboards.moderation import FEWEST, Array, moderated
 from leaderboards.paired import paired
 from leaderboards.rank import Row
 from leaderboards.significance import FEWEST_SEEDS, LEVEL, ROUNDING, Design, critical_value, largest, solved
@@ -28,7 +28,7 @@ Rates = dict[str, float]
 
 def rates(rows: Sequence[Row]) -> Rates:
     """rows, pairs: how many are compared; the rates of `tukey`, the test of one spread for all rows that boards had
-    before, of `ranks` and of `bases`, what a row adds. Without the rates of what is not compared.
+    before, of `ranks`, and of `bases`, what a row adds, and of these with `moderated` variances. Without what is not compared.
     """
     draw, found = np.random.default_rng(1), Rates()
     ranked = {row.row: row.headline for row in rows if row.rank is not None}
@@ -45,11 +45,20 @@ def rates(rows: Sequence[Row]) -> Rates:
         found |= {"rows": len(ranked), "tukey": _rate(_tukey(design, simulated)), "ranks": _rate(now)}
     tested = [[*pair.by_seed.values()] for pair in differences(rows, bases()) if len(pair.by_seed) >= FEWEST_SEEDS]
     if tested:
-        errors = [draw.standard_normal((BOARDS, len(pair))) * np.std(pair, ddof=1) for pair in tested]
-        boards = ({("row", str(k)): pair[board] for k, pair in enumerate(errors)} for board in range(BOARDS))
-        told = [any(pair.p < LEVEL for pair in paired(board).values()) for board in boards]
-        found |= {"pairs": len(tested), "bases": _rate(np.array(told))}
+        variances = np.array([np.var(pair, ddof=1) for pair in tested])[:, None]
+        found |= {"pairs": len(tested), "bases": _of_pairs(tested, variances, draw)}
+        if len(tested) >= FEWEST:
+            df = np.array([len(pair) - 1.0 for pair in tested])[:, None]
+            found["moderated"] = _of_pairs(tested, moderated(variances, df).variances, draw)
     return found
+
+
+def _of_pairs(pairs: Sequence[Sequence[float]], variances: Array, draw: np.random.Generator) -> float:
+    """The rate of the test of pairs of so many seeds and these variances."""
+    spreads = np.sqrt(variances)
+    errors = [draw.standard_normal((BOARDS, len(pair))) * spread for pair, spread in zip(pairs, spreads, strict=True)]
+    boards = ({("row", str(k)): pair[board] for k, pair in enumerate(errors)} for board in range(BOARDS))
+    return _rate(np.array([any(pair.p < LEVEL for pair in paired(board).values()) for board in boards]))
 
 
 def _tukey(design: Design, values: Array) -> NDArray[np.bool_]:
@@ -82,7 +91,7 @@ def lines(found: Mapping[str, Rates]) -> list[str]:
     def shown(of_board: Rates, key: str) -> str:
         return f"{of_board[key]:.1%}".replace("%", " %") if key in of_board else MISSING
 
-    heads = ("board", "rows", "Tukey's test", "ranks", "pairs", "what a row adds")
+    heads = ("board", "rows", "Tukey's test", "ranks", "pairs", "what a row adds", "with moderated variances")
     cells = [
         [
             name,
@@ -91,10 +100,11 @@ def lines(found: Mapping[str, Rates]) -> list[str]:
             shown(one, "ranks"),
             str(one.get("pairs", 0)),
             shown(one, "bases"),
+            shown(one, "moderated"),
         ]
         for name, one in found.items()
     ]
-    return table_lines(heads, cells, "lrrrrr")
+    return table_lines(heads, cells, "lrrrrrr")
 
 
 if __name__ == "__main__":

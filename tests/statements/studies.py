@@ -12,7 +12,7 @@ from datamodules.partition import dirichlet_balanced
 from leaderboards import choices
 from leaderboards.papers.tables import collect
 from leaderboards.rank import FLOOR
-from leaderboards.twins import agreement, moved, worst_served
+from leaderboards.twins import Agreement, agreement, moved, worst_served
 from tests.committed import records
 from tests.statements.boards import LINEAR, MICRO, MINI, ROOT, Board, ahead, interval, over, span
 
@@ -129,12 +129,12 @@ def fedsc_study() -> Iterator[str]:
 def natural_study() -> Iterator[str]:
     natural, *twins = (Board(f"icons{twin}") for twin in ("", "-dirichlet", "-iid"))
     ranked = [row.row for row in natural.rows.values() if row.rank]
-    found = [agreement(list(natural.rows.values()), list(twin.rows.values())) for twin in twins]
-    dirichlet, random = (each for each in found if each is not None)
+    dirichlet, random = (_agree(natural, twin) for twin in twins)
     assert not dirichlet.reversed
     assert not random.reversed
     yield f"of {dirichlet.alike} pairs with the Dirichlet twin and {random.alike} with the random one"
     assert dirichlet.interval[0] < dirichlet.tau < dirichlet.same[1]
+    assert random.tau > random.same[1]
     one, other = natural.fit, twins[0].fit
     for pair in combinations(dirichlet.places, 2):
         if one.difference(*pair) * other.difference(*pair) < 0:
@@ -224,35 +224,50 @@ def adapt_study() -> Iterator[str]:
     yield f"{visits[0]:.2f} MB up and down in place of {visits[1]:.2f}"
 
 
+def _agree(first: Board, second: Board) -> Agreement:
+    found = agreement(list(first.rows.values()), list(second.rows.values()))
+    assert found is not None
+    return found
+
+
 def _typefaces(icons: Board) -> Iterator[str]:
-    found, dealt = Board("typefaces"), Board("typefaces-dirichlet")
-    assert not any(record["scenario"] == "typefaces-iid" for record in records())
-    assert found.rows.keys() == dealt.rows.keys() == icons.rows.keys()
+    found, dealt, mixed = (Board(f"typefaces{twin}") for twin in ("", "-dirichlet", "-iid"))
+    assert found.rows.keys() == dealt.rows.keys() == mixed.rows.keys() == icons.rows.keys()
     label, ranked = "fedavg-supervised", [row.row for row in found.rows.values() if row.rank]
-    twin = agreement(list(found.rows.values()), list(dealt.rows.values()))
-    assert twin is not None
-    assert not twin.reversed
-    yield f"Of {twin.alike} pairs that both boards tell apart none has opposite orders"
+    twin, other = _agree(found, dealt), _agree(found, mixed)
+    assert not {*twin.reversed, *other.reversed}
+    yield f"Of {twin.alike} pairs that it and its Dirichlet twin both tell apart none has opposite orders, nor"
+    yield f"of {other.alike} with the random one; tau is {twin.tau:.2f} under Dirichlet"
     assert twin.tau < twin.same[1]
-    yield f"tau is {twin.tau:.2f}, where seeds alone would leave less than {twin.same[1]:.2f} once in twenty"
+    yield f"where seeds alone would leave less than {twin.same[1]:.2f} once in twenty, and"
+    assert f"{other.tau:.2f}" == f"{other.same[0]:.2f}"
+    yield f"{other.tau:.2f} with the random twin, as seeds alone would leave"
     assert moved(twin.places)[0][0] == label
     here, there = twin.places[label]
+    assert other.places[label] == (here, here)
     yield f"of {len(ranked)} ranked rows it is {here}st on natural clients, at {found.score(label):.1f} %"
-    yield f"(images in one place: {found.score('centralized'):.1f} %), and {there}th under Dirichlet"
+    yield f"(images in one place: {found.score('centralized'):.1f} %), {here}st on the random twin, and {there}th under"
     lost = {row: found.score(row) - dealt.score(row) for row in ranked}
     yield f"loses {lost[label]:.1f} points, SimCLR {lost['fedavg-simclr']:.1f}"
     assert [row for row in ranked if lost[row] > lost[label]] == ["fedavg-barlow_twins"]
     assert {row for row in ranked if lost[row] < 0} == {"fedavg-rotation", "orchestra"}
-    yield f"higher on natural clients, in the mean of all by {np.mean(list(lost.values())):.1f} points"
-    yield f"The untrained encoder has {found.score(FLOOR):.1f} %"
+    fell = np.mean([found.score(row) - mixed.score(row) for row in ranked])
+    yield f"in the mean of all by {np.mean(list(lost.values())):.1f} points, and by {fell:.1f} than on the random twin"
+    apart = _agree(dealt, mixed)
+    assert apart.tau < apart.same[1]
+    yield f"Between the two twins tau is {apart.tau:.2f} on `typefaces`, where seeds alone would leave less"
+    yield f"than {apart.same[1]:.2f} once in twenty; on `icons` it is"
+    explained = _agree(Board("icons-dirichlet"), Board("icons-iid"))
+    assert explained.tau > explained.same[1]
+    yield f"{explained.tau:.2f}, which seeds explain"
+    yield f"On `typefaces` the untrained encoder has {found.score(FLOOR):.1f} %"
     below = [row for row in ranked if found.score(row) < found.score(FLOOR) and not found.rows[row].idle]
     assert set(below) == {"fedavg-byol", "fedema", "fedavg-simsiam", "fedavg-dino", "fedavg-barlow_twins"}
     assert {found.verdict(row, FLOOR) for row in below} == {"no clear difference"}
     assert icons.all_are("no clear difference", {*below} - {"fedavg-dino"}, [FLOOR])
     most = -min(found.gain(row, FLOOR) for row in below)
     yield f"the five rows of lower mean whose idea acts, by up to {most:.1f} points"
-    agree = agreement(list(found.rows.values()), list(icons.rows.values()))
-    assert agree is not None
+    agree = _agree(found, icons)
     low, high = agree.interval
     yield f"`icons` and `typefaces`, tau is {agree.tau:.2f} ({low:.2f} to {high:.2f})"
     assert agree.same[1] < agree.tau < agree.same[0]
