@@ -2,7 +2,8 @@
 
 A simulated board has the rows, pairs and seeds of a committed one and no differences. A row's values vary as much as
 what the fit leaves of the row, a pair's as its differences do: more unequally than in truth, as so few seeds tell
-little. So a pair's vary once more with the moderated variance, the best guess of the true one. A rate is the part of the boards on which any two rows, or any pair, are told apart.
+little. So a pair's vary once more with the moderated variance, the best guess of the true one. A rate is the part of
+the boards on which any two rows, or any pair, are told apart.
 """
 
 import json
@@ -28,7 +29,8 @@ Rates = dict[str, float]
 
 def rates(rows: Sequence[Row]) -> Rates:
     """rows, pairs: how many are compared; the rates of `tukey`, the test of one spread for all rows that boards had
-    before, of `ranks`, and of `bases`, what a row adds, and of these with `moderated` variances. Without what is not compared.
+    before, of `ranks`, and of `bases`, what a row adds; of these also with `moderated` variances. Without what is not
+    compared.
     """
     draw, found = np.random.default_rng(1), Rates()
     ranked = {row.row: row.headline for row in rows if row.rank is not None}

@@ -42,7 +42,7 @@ OWN_SETTINGS = {
     "orchestra": ["method.server_steps=25"],
     "methods.networks.vit_tiny": ["training.batch_size=8"],
 }
-"""Row, method or encoder -> overrides with which it differs from others in so few rounds, rounds less or takes less time."""
+"""Row, method or encoder -> overrides: it differs from others in so few rounds, rounds less, or takes less time."""
 PINNED = {"ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "1"}
 """Environment of a measurement: random weights are drawn in single precision, and differ by the instructions used."""
 TOLERANCE = 1e-9
