@@ -226,8 +226,8 @@ def order_agrees(key: str) -> float:
 
 
 def ranks() -> Iterator[str]:
-    found = error_rates.read()
-    for name, rows in boards(records()).items():  # else `python -m leaderboards.error_rates` writes them again
+    found, shown = error_rates.read(), boards(records())
+    for name, rows in shown.items():  # else `python -m leaderboards.error_rates` writes them again
         tested = [pair for pair in differences(rows, bases()) if pair.interval is not None]
         ranked = [row for row in rows if row.rank is not None]
         assert [found.get(name, {}).get(key, 0) for key in ("rows", "pairs")] == [len(ranked), len(tested)], name
@@ -237,7 +237,7 @@ def ranks() -> Iterator[str]:
     assert max(of["moderated"] for of in found.values() if "moderated" in of) <= limit
     yield f"than 5 % of boards like `{bold}`, on {100 * of_bold['bases']:.1f} %"
     yield "there FedU and FedEMA are less than 0.1 points from BYOL"
-    added = {pair.row: [*pair.by_seed.values()] for pair in differences(boards(records())[bold], bases())}
+    added = {pair.row: [*pair.by_seed.values()] for pair in differences(shown[bold], bases())}
     assert max(map(abs, added["fedu"] + added["fedema"])) < 0.1
     assert max(np.ptp(values) for values in added.values()) > 1
     yield f"moderated variances, which are likelier, it is {100 * of_bold['moderated']:.1f} %"
