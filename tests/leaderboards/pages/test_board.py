@@ -347,7 +347,7 @@ def test_the_bytes_depend_on_the_records_only(tmp_path: Path):
 def test_a_board_whose_ranked_rows_a_study_shows_is_named_with_the_study_where_that_is_at_hand():
     whole = records({"flesd": [50.0, 51.0, 52.0], "fedavg": [48.0, 49.1, 50.0]}, scenario="cifar10-micro-t2")
     page = markdown([*RECORDS, *whole])
-    assert "cifar10-micro-t2 ([flesd](../docs/studies/flesd.md))" in page
+    assert "[flesd](../docs/studies/flesd.md): cifar10-micro-t2" in page
     assert "## cifar10-micro-t2" not in page
     other = records({"more": [1.0, 2.0, 3.1]}, scenario="cifar10-micro-t2")
     for shown in (markdown([*RECORDS, *whole], linked=False), markdown([*RECORDS, *whole, *other])):
