@@ -8,6 +8,7 @@ import numpy as np
 
 from datamodules.embedded import EMBEDDED
 from datamodules.errors import DataError, first, nearest, one_line
+from datamodules.packages import federations
 from datamodules.raw import Raw
 from datamodules.splits import SPLITS
 
@@ -22,6 +23,10 @@ def archive(name: str, root: Path, download: bool) -> Raw:
     """The data set of this name. Raises DataError: there is none, or no archive of it."""
     missing = f"no data set {name!r}: looked for {root / name}/, {name}.csv, {name}.npz"
     if name not in ARCHIVES:
+        if name in federations():
+            raise DataError(
+                f"no data set {name!r} in {root}: `python -m benchmark data {name} data.root={root}` builds it"
+            )
         choices = ", ".join((*EMBEDDED, *ARCHIVES))
         files = list(root.iterdir()) if root.is_dir() else []
         here = sorted(file.stem for file in files if file.is_dir() or file.suffix in (".csv", ".npz"))

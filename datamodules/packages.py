@@ -40,6 +40,11 @@ class Package(NamedTuple):
         return self.name.rpartition("/")[2]
 
 
+def federations() -> list[str]:
+    """The names of those that have a lock file."""
+    return sorted(file.stem for file in LOCKS.glob("*.lock"))
+
+
 def locked(name: str) -> list[Package]:
     """The packages of a lock file. name: of the federation."""
     lines = (LOCKS / f"{name}.lock").read_text(encoding="utf-8").splitlines()
@@ -93,8 +98,9 @@ def _pack(packages: Sequence[Package], folder: Path, lacking: int) -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise DataError(
-            f"{lacking} packages have to be fetched, and there is no npm: install Node.js, which has it, or copy the "
-            "folder `packages` from a machine that has run this command"
+            f"{lacking} packages are missing or damaged ({first([package.file for package in packages])}), and there "
+            "is no npm: install Node.js, which has it, or copy the folder `packages` from a machine that has run this "
+            "command"
         )
     names = [f"{package.name}@{package.version}" for package in packages]
     options = ["--silent", "--json", "--ignore-scripts"]

@@ -6,10 +6,12 @@ content and its counts, which pages show. After a change of either, `data` build
 
 import hashlib
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from datamodules.packages import Package
 from datamodules.splits import SPLITS
 
 T = TypeVar("T")
+ALIKE = 0.995
+"""Cosine of the pixels above which images are counted as nearly equal."""
 QUANTILES = {"least": 0.0, "quarter": 0.25, "median": 0.5, "three quarters": 0.75, "most": 1.0}
 
 
@@ -49,12 +53,14 @@ def listed(name: str) -> dict[str, Any]:
 
 
 def is_built(name: str, root: Path) -> bool:
-    """Whether a folder has the listed set."""
+    """Whether a folder has the listed set, by the hash of what is in it."""
     try:
         facts, known = json.loads((root / f"{name}.json").read_text(encoding="utf-8")), listed(name)
-        same = all(facts[key] == known[key] for key in ("lock", "sha256"))  # whatever has drawn it
-        return same and (root / f"{name}.npz").is_file()
-    except (OSError, ValueError, KeyError, TypeError):
+        if not all(facts[key] == known[key] for key in ("lock", "sha256")):  # whatever has drawn it
+            return False
+        with np.load(root / f"{name}.npz") as file:
+            return sha256({key: file[key] for key in file.files}) == known["sha256"]
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error):
         return False
 
 
@@ -65,7 +71,7 @@ def build(
 
     Args:
         name: of FEDERATIONS. root: packages are kept in `<root>/packages/<name>/`.
-        begin: called at the start of the two steps, with their names. progress: called with the share of a step done.
+        begin: called at the start of the three steps, with their names. progress: called with the share of a step done.
 
     Raises DataError: a package cannot be fetched or read.
     """
@@ -83,7 +89,8 @@ def build(
     lock = hashlib.sha256((packages.LOCKS / f"{name}.lock").read_bytes()).hexdigest()
     tools = {tool: version(package) for tool, package in federation.tools.items()}
     facts = {"lock": lock, "tools": tools, "sha256": sha256(made.arrays), **counts(made)}
-    return made, facts
+    begin("nearly equal images")
+    return made, {**facts, "nearly equal": nearly_equal(made.arrays, progress)}
 
 
 def sha256(arrays: dict[str, np.ndarray]) -> str:
@@ -91,6 +98,33 @@ def sha256(arrays: dict[str, np.ndarray]) -> str:
     classes = np.unique(arrays["train_labels"])
     pairs = ((arrays[f"{s}_images"][:, None], np.searchsorted(classes, arrays[f"{s}_labels"])) for s in SPLITS)
     return hashes(pairs).sha256
+
+
+def nearly_equal(arrays: dict[str, np.ndarray], progress: Callable[[float], object]) -> dict[str, Any]:
+    """Images that another client has nearly so, in the same class: the cosine of their pixels is above ALIKE.
+
+    Counted in integers, so it is the same on every machine.
+
+    Returns: how many of the training images, of the test images, and of those of clients that nobody trains on are;
+    and the names of the clients of which at least half are.
+    """
+    images, labels, clients = (
+        np.concatenate([arrays[f"{s}_{kind}"] for s in SPLITS]) for kind in ("images", "labels", "clients")
+    )
+    pixels, found = images.reshape(len(images), -1), np.zeros(len(images), bool)
+    classes = np.unique(labels)
+    for done, label in enumerate(classes, 1):
+        (of_class,) = np.nonzero(labels == label)
+        each = pixels[of_class].astype(np.float64)  # sums of products are below 2^53, so they are exact
+        products, squares = each @ each.T, np.square(each).sum(1)
+        other = clients[of_class, None] != clients[of_class]
+        found[of_class] = (other & (products**2 > ALIKE**2 * np.outer(squares, squares))).any(1)
+        progress(done / len(classes))
+    trained = len(arrays["train_labels"])
+    unseen = ~np.isin(clients, arrays["train_clients"])
+    parts = {"training": found[:trained], "test": found[trained:], "of clients nobody trains on": found[unseen]}
+    names = [str(client) for client in np.unique(clients) if 2 * found[clients == client].mean() >= 1]
+    return {"images": {part: int(each.sum()) for part, each in parts.items()}, "clients": names}
 
 
 def drawn_by(facts: Mapping[str, Any]) -> str:
@@ -155,6 +189,11 @@ def counts_table() -> str:
         "left out": [
             ", ".join(f"{count:,} {reason}" for reason, count in each["left out"].items()) for each in known.values()
         ],
+        "nearly equal images": [
+            ", ".join(f"{count:,} {part}" for part, count in each["nearly equal"]["images"].items())
+            for each in known.values()
+        ],
+        "clients half of whose images are": [", ".join(each["nearly equal"]["clients"]) for each in known.values()],
     }
     head = [f"| | {' | '.join(f'`{name}`' for name in known)} |", "|---" * (len(known) + 1) + "|"]
     return "\n".join([*head, *(f"| {title} | {' | '.join(cells)} |" for title, cells in rows.items())])

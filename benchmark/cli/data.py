@@ -33,7 +33,7 @@ def data(words: list[str], session: Session) -> None:
             display.print(f"{root / name}.npz is there, with the listed content")
             return
         display.begin(name)
-        with display.counting("built of", 2) as steps:
+        with display.counting("built of", 3) as steps:
             made, facts = rebuilt.build(name, root, steps, steps.progress)
         with display.during("writing"):
             write(name, root, made, facts)

@@ -160,7 +160,9 @@ def natural_study() -> Iterator[str]:
     edge = [each.row for each in chosen if each.at_the_edge]
     assert label in edge
     assert len(edge) == 5
-    yield f"for five of {len(chosen)} rows, the one with labels among them, the best of those tried is at their edge"
+    assert {each.row for each in chosen} == {*ranked, "centralized"}
+    yield f"for five of {len(chosen)} rows, `centralized` included"
+    yield "the one with labels among them, the best of those tried is at their edge"
     falls = [list(_lost(natural, twin).values()) for twin in twins]
     assert min(map(min, falls)) > 0
     yield f"all {len(ranked)} ranked rows are higher on `icons` than on either twin"
@@ -263,7 +265,8 @@ def _typefaces(icons: Board) -> Iterator[str]:
     assert [row for row in ranked if lost[row] > lost[label]] == ["fedavg-barlow_twins"]
     assert {row for row in ranked if lost[row] < 0} == {"fedavg-rotation", "orchestra"}
     fell = np.mean(list(_lost(found, mixed).values()))
-    yield f"in the mean of all by {np.mean(list(lost.values())):.1f} points, and by {fell:.1f} than on the random twin"
+    yield f"the mean of all {len(ranked)} is {np.mean(list(lost.values())):.1f} points higher than under Dirichlet"
+    yield f"and {fell:.1f} points higher than on the random twin"
     apart = _agree(dealt, mixed)
     assert apart.tau < apart.same[1]
     yield f"Between the two twins tau is {apart.tau:.2f} on `typefaces`, where seeds alone would leave less"
@@ -277,6 +280,7 @@ def _typefaces(icons: Board) -> Iterator[str]:
     level = {*below} - {"fedema"}
     assert found.all_are("no clear difference", level, [FLOOR])
     assert icons.all_are("no clear difference", {*below} - {"fedavg-dino"}, [FLOOR])
+    yield f"DINO alone is told from it, as {icons.gain('fedavg-dino', FLOOR, 'more'):.1f} points higher"
     assert {len(found.rows[row].seeds) for row in level} == {3}
     assert len(found.rows["fedema"].seeds) == 5
     most = -min(found.gain(row, FLOOR) for row in level)

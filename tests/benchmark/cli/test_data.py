@@ -2,9 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from datamodules import packages, rebuilt
+from datamodules import rebuilt
 
 
 @pytest.mark.parametrize(
@@ -27,15 +28,33 @@ def test_mistakes_and_a_machine_without_npm_are_one_line(call, monkeypatch, tmp_
 
 def test_a_listed_set_is_not_built_again(call, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "")
-    (tmp_path / "icons.npz").touch()
-    (tmp_path / "icons.json").write_bytes((packages.LOCKS / "icons.json").read_bytes())
+    arrays = {f"{split}_labels": np.array(["a", "b"]) for split in ("train", "test")}
+    arrays |= {f"{split}_images": np.arange(8, dtype=np.uint8).reshape(2, 2, 2) for split in ("train", "test")}
+    facts = rebuilt.listed("icons") | {"sha256": rebuilt.sha256(arrays)}
+    monkeypatch.setattr(rebuilt, "listed", lambda name: facts)
+    images, written = tmp_path / "icons.npz", tmp_path / "icons.json"
+    np.savez(images, **arrays)
+    written.write_text(json.dumps(facts))
     code, out, _ = call("data", "icons", f"data.root={tmp_path}")
     assert (code, "with the listed content" in out) == (0, True)
-    facts = json.loads((tmp_path / "icons.json").read_text())
-    (tmp_path / "icons.json").write_text(json.dumps(facts | {"tools": {"resvg": "0"}}))  # that draws the same
+    written.write_text(json.dumps(facts | {"tools": {"resvg": "0"}}))  # that draws the same
     assert rebuilt.is_built("icons", tmp_path)
-    (tmp_path / "icons.json").write_text(json.dumps(facts | {"sha256": "0"}))
-    assert not rebuilt.is_built("icons", tmp_path)
-    (tmp_path / "icons.json").write_text("{")
+    for other in (json.dumps(facts | {"sha256": "0"}), json.dumps(facts | {"lock": "0"}), "{"):
+        written.write_text(other)
+        assert not rebuilt.is_built("icons", tmp_path)
+    written.write_text(json.dumps(facts))
+    whole = images.read_bytes()
+    for damaged in (whole[:-30], whole[:100], b"", b"no archive"):
+        images.write_bytes(damaged)
+        assert not rebuilt.is_built("icons", tmp_path)
+    arrays["test_images"][1, 1, 1] = 9
+    np.savez(images, **arrays)
     assert not rebuilt.is_built("icons", tmp_path)
     assert call("data", "icons", f"data.root={tmp_path}")[0] == 2
+
+
+def test_a_run_without_the_images_names_the_command_that_builds_them(call, tmp_path):
+    for root in (tmp_path, tmp_path / "none"):
+        code, _, error = call("run", "icons", "fedavg", f"data.root={root}")
+        assert (code, error.count("\n")) == (2, 1)
+        assert f"`python -m benchmark data icons data.root={root}` builds it" in error
