@@ -8,7 +8,6 @@ import numpy as np
 
 from datamodules.embedded import EMBEDDED
 from datamodules.errors import DataError, first, nearest, one_line
-from datamodules.packages import federations
 from datamodules.raw import Raw
 from datamodules.splits import SPLITS
 
@@ -23,7 +22,9 @@ def archive(name: str, root: Path, download: bool) -> Raw:
     """The data set of this name. Raises DataError: there is none, or no archive of it."""
     missing = f"no data set {name!r}: looked for {root / name}/, {name}.csv, {name}.npz"
     if name not in ARCHIVES:
-        if name in federations():
+        from datamodules.rebuilt import FEDERATIONS
+
+        if name in FEDERATIONS:
             raise DataError(
                 f"no data set {name!r} in {root}: `python -m benchmark data {name} data.root={root}` builds it"
             )

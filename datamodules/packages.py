@@ -40,11 +40,6 @@ class Package(NamedTuple):
         return self.name.rpartition("/")[2]
 
 
-def federations() -> list[str]:
-    """The names of those that have a lock file."""
-    return sorted(file.stem for file in LOCKS.glob("*.lock"))
-
-
 def locked(name: str) -> list[Package]:
     """The packages of a lock file. name: of the federation."""
     lines = (LOCKS / f"{name}.lock").read_text(encoding="utf-8").splitlines()
