@@ -35,7 +35,7 @@ class UnusedKeyError(ConfigError):
 
 
 class BusyError(UserError):
-    """A run folder that another process is using."""
+    """A folder that another process is using."""
 
     exit_code = EX_TEMPFAIL
 

@@ -1,6 +1,7 @@
 """Data sets that torchvision knows, from their archives in a folder."""
 
 import pickle
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,17 @@ def archive(name: str, root: Path, download: bool) -> Raw:
     if name not in ARCHIVES:
         from datamodules.rebuilt import FEDERATIONS
 
-        if name in FEDERATIONS:
+        if name in FEDERATIONS and (root.is_dir() or not root.exists()):
             raise DataError(
-                f"no data set {name!r} in {root}: `python -m benchmark data {name} data.root={root}` builds it"
+                f"no data set {name!r} in {root}: `python -m benchmark data {name} {shlex.quote(f'data.root={root}')}` "
+                "builds it; or set data.root=... to the folder that holds it"
             )
-        choices = ", ".join((*EMBEDDED, *ARCHIVES))
+        choices = ", ".join((*EMBEDDED, *ARCHIVES, *FEDERATIONS))
         files = list(root.iterdir()) if root.is_dir() else []
         here = sorted(file.stem for file in files if file.is_dir() or file.suffix in (".csv", ".npz"))
         if not root.is_dir():
             missing = f"no data set {name!r}: data.root={root} is no folder"
-        elif near := nearest(name, [*here, *EMBEDDED, *ARCHIVES]):
+        elif near := nearest(name, [*here, *FEDERATIONS, *EMBEDDED, *ARCHIVES]):
             missing = f"no data set {name!r} in {root}{near}"
         else:
             missing += f"; {root} has {first(here, 5) or 'none'}"

@@ -4,12 +4,13 @@ A lock file, `datamodules/locks/<name>.lock`, has a line for each package: its n
 """
 
 import base64
+import errno
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from datamodules.errors import DataError, first, one_line
 LOCKS = Path(__file__).parent / "locks"
 TOGETHER = 8
 """Packages that one call of npm fetches."""
+STALE = ("ETARGET", "EINTEGRITY")
+"""Codes of npm where its cache may be older than the lock file, or damaged."""
 
 
 class Package(NamedTuple):
@@ -59,9 +62,9 @@ def fetch(packages: Sequence[Package], folder: Path) -> Iterator[Package]:
     """Puts into a folder the archives that it lacks, or has a part of; yields each package once it is there.
 
     An archive gets its name there after its hash was compared, so a command that is stopped loses only the few that
-    were on their way.
+    were on their way. One process at a time may fetch into a folder.
 
-    Raises DataError: npm is missing or fails, or an archive is not the one of the lock file.
+    Raises DataError: npm is missing or fails, or an archive is not the one of the lock file. OSError: a disk is full.
     """
     lacking = []
     for package in packages:
@@ -71,13 +74,22 @@ def fetch(packages: Sequence[Package], folder: Path) -> Iterator[Package]:
             lacking.append(package)
     if not lacking:
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DataError(
+            f"missing or damaged: {first([package.file for package in lacking])} ({len(lacking)} in all), and there is "
+            "no npm: install Node.js, which has it, or copy the folder `packages` from a machine that has run this "
+            "command"
+        )
+    beside = folder / ".fetched"
     for start in range(0, len(lacking), TOGETHER):
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as beside:
-            some = lacking[start : start + TOGETHER]
-            _pack(some, Path(beside), len(lacking))
+        some = lacking[start : start + TOGETHER]
+        try:
+            # with npm's cache what it has takes seconds, also offline; what it has may be older than the lock file
+            if _pack(npm, some, beside, "--prefer-offline"):
+                _pack(npm, some, beside, "--prefer-online")
             for package in some:
-                file = Path(beside, package.file)
+                file = beside / package.file
                 if not is_intact(file, package):
                     found = "has another hash than" if file.is_file() else "does not have the name of"
                     raise DataError(
@@ -85,35 +97,40 @@ def fetch(packages: Sequence[Package], folder: Path) -> Iterator[Package]:
                         "it is used; run the command again, with another registry if it stays so"
                     )
                 file.replace(folder / package.file)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
         yield from some
 
 
-def _pack(packages: Sequence[Package], folder: Path, lacking: int) -> None:
-    """Lets npm write the archives of some packages. lacking: how many are needed, for the message."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise DataError(
-            f"{lacking} packages are missing or damaged ({first([package.file for package in packages])}), and there "
-            "is no npm: install Node.js, which has it, or copy the folder `packages` from a machine that has run this "
-            "command"
-        )
+def _pack(npm: str, packages: Sequence[Package], folder: Path, use_of_cache: str) -> bool:
+    """Lets npm write the archives of some packages into a new folder; whether its cache may be at fault for a failure.
+
+    use_of_cache: an option of npm. Raises DataError: npm fails, and its cache is not used or not at fault.
+    """
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+    folder.mkdir(parents=True)
     names = [f"{package.name}@{package.version}" for package in packages]
-    options = ["--silent", "--json", "--ignore-scripts"]
-    # Versions are fixed, so npm's cache is never stale; offline it takes seconds, not minutes.
-    options += ["--prefer-offline", "--fetch-retry-maxtimeout=10000"]
+    options = ["--silent", "--json", "--ignore-scripts", "--fetch-retry-maxtimeout=10000", use_of_cache]
     done = subprocess.run(
         [npm, "pack", *options, f"--pack-destination={folder}", *names], capture_output=True, text=True, check=False
     )
-    if done.returncode:
-        try:
-            error = json.loads(done.stdout)["error"]
-            reason = one_line(error.get("summary") or error["code"])
-        except (ValueError, LookupError, TypeError, AttributeError):
-            reason = one_line(done.stderr or done.stdout)[-200:] or f"exit code {done.returncode}"
-        raise DataError(
-            f"npm cannot fetch {first(names)} ({reason}): what was fetched before stays, run the command again when "
-            "the network is there"
-        )
+    cached = use_of_cache == "--prefer-offline"
+    if not done.returncode:
+        return cached and not all(is_intact(folder / package.file, package) for package in packages)
+    code = ""
+    try:
+        error = json.loads(done.stdout)["error"]
+        code, reason = str(error["code"]), one_line(error.get("summary") or error["code"])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        reason = one_line(done.stderr or done.stdout)[-200:] or f"exit code {done.returncode}"
+    if code == "ENOSPC":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{folder.parent} or the cache of npm")
+    if cached and code in STALE:
+        return True
+    raise DataError(
+        f"npm cannot fetch {first(names)} ({reason}): what was fetched before stays, run the command again once that "
+        "is mended"
+    )
 
 
 def members(file: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:

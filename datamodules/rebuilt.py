@@ -6,12 +6,10 @@ content and its counts, which pages show. After a change of either, `data` build
 
 import hashlib
 import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -44,6 +42,8 @@ FEDERATIONS = {
     "icons": Federation(icons.of_packages, "families of icons", "names of icons", {"resvg": "resvg-py"}),
 }
 """Name -> how it is made."""
+STEPS = 3
+"""Of `build`."""
 
 
 def listed(name: str) -> dict[str, Any]:
@@ -53,14 +53,15 @@ def listed(name: str) -> dict[str, Any]:
 
 
 def is_built(name: str, root: Path) -> bool:
-    """Whether a folder has the listed set, by the hash of what is in it."""
+    """Whether a folder has the listed set, by the hash of all that is in its file."""
+    known = listed(name)
     try:
-        facts, known = json.loads((root / f"{name}.json").read_text(encoding="utf-8")), listed(name)
+        facts = json.loads((root / f"{name}.json").read_text(encoding="utf-8"))
         if not all(facts[key] == known[key] for key in ("lock", "sha256")):  # whatever has drawn it
             return False
         with np.load(root / f"{name}.npz") as file:
-            return sha256({key: file[key] for key in file.files}) == known["sha256"]
-    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error):
+            return whole_sha256({key: file[key] for key in file.files}) == known["arrays"]
+    except Exception:  # a damaged file may raise any error of numpy, zipfile, zlib or tokenize
         return False
 
 
@@ -71,7 +72,7 @@ def build(
 
     Args:
         name: of FEDERATIONS. root: packages are kept in `<root>/packages/<name>/`.
-        begin: called at the start of the three steps, with their names. progress: called with the share of a step done.
+        begin: called at the start of the STEPS, with their names. progress: called with the share of a step done.
 
     Raises DataError: a package cannot be fetched or read.
     """
@@ -88,7 +89,8 @@ def build(
     made = gathered(counted("images", federation.draw(locked, folder)))
     lock = hashlib.sha256((packages.LOCKS / f"{name}.lock").read_bytes()).hexdigest()
     tools = {tool: version(package) for tool, package in federation.tools.items()}
-    facts = {"lock": lock, "tools": tools, "sha256": sha256(made.arrays), **counts(made)}
+    facts = {"lock": lock, "tools": tools, "sha256": sha256(made.arrays)}
+    facts |= {"arrays": whole_sha256(made.arrays), **counts(made)}
     begin("nearly equal images")
     return made, {**facts, "nearly equal": nearly_equal(made.arrays, progress)}
 
@@ -100,30 +102,35 @@ def sha256(arrays: dict[str, np.ndarray]) -> str:
     return hashes(pairs).sha256
 
 
+def whole_sha256(arrays: Mapping[str, np.ndarray]) -> str:
+    """A hash of everything in a set's file: also clients, and names of classes and images."""
+    digest = hashlib.sha256()
+    for key, array in sorted(arrays.items()):
+        digest.update(f"{key} {array.dtype.str} {array.shape}\n".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
 def nearly_equal(arrays: dict[str, np.ndarray], progress: Callable[[float], object]) -> dict[str, Any]:
-    """Images that another client has nearly so, in the same class: the cosine of their pixels is above ALIKE.
+    """Test images that another client trains on nearly so, in their class: the cosine of their pixels is above ALIKE.
 
-    Counted in integers, so it is the same on every machine.
-
-    Returns: how many of the training images, of the test images, and of those of clients that nobody trains on are;
-    and the names of the clients of which at least half are.
+    Returns: how many test images are, and how many of those of clients that nobody trains on; and the names of the
+    clients at least half of whose test images are.
     """
-    images, labels, clients = (
-        np.concatenate([arrays[f"{s}_{kind}"] for s in SPLITS]) for kind in ("images", "labels", "clients")
+    (trained, tested), (known, labels), (others, clients) = (
+        [arrays[f"{s}_{kind}"] for s in SPLITS] for kind in ("images", "labels", "clients")
     )
-    pixels, found = images.reshape(len(images), -1), np.zeros(len(images), bool)
-    classes = np.unique(labels)
+    found, classes = np.zeros(len(tested), bool), np.unique(labels)
     for done, label in enumerate(classes, 1):
-        (of_class,) = np.nonzero(labels == label)
-        each = pixels[of_class].astype(np.float64)  # sums of products are below 2^53, so they are exact
-        products, squares = each @ each.T, np.square(each).sum(1)
-        other = clients[of_class, None] != clients[of_class]
-        found[of_class] = (other & (products**2 > ALIKE**2 * np.outer(squares, squares))).any(1)
+        (rows,), (columns,) = np.nonzero(labels == label), np.nonzero(known == label)
+        # of images this small sums of products, and their squares, are below 2^53: the same on every machine
+        each, training = (part.reshape(len(part), -1).astype(np.float64) for part in (tested[rows], trained[columns]))
+        squares = np.outer(np.square(each).sum(1), np.square(training).sum(1))
+        other = clients[rows, None] != others[columns]
+        found[rows] = (other & ((each @ training.T) ** 2 > ALIKE**2 * squares)).any(1)
         progress(done / len(classes))
-    trained = len(arrays["train_labels"])
-    unseen = ~np.isin(clients, arrays["train_clients"])
-    parts = {"training": found[:trained], "test": found[trained:], "of clients nobody trains on": found[unseen]}
+    unseen = ~np.isin(clients, others)
     names = [str(client) for client in np.unique(clients) if 2 * found[clients == client].mean() >= 1]
+    parts = {"test": found, "of clients nobody trains on": found[unseen]}
     return {"images": {part: int(each.sum()) for part, each in parts.items()}, "clients": names}
 
 
@@ -189,11 +196,13 @@ def counts_table() -> str:
         "left out": [
             ", ".join(f"{count:,} {reason}" for reason, count in each["left out"].items()) for each in known.values()
         ],
-        "nearly equal images": [
+        "nearly equal to a training image of another client": [
             ", ".join(f"{count:,} {part}" for part, count in each["nearly equal"]["images"].items())
             for each in known.values()
         ],
-        "clients half of whose images are": [", ".join(each["nearly equal"]["clients"]) for each in known.values()],
+        "clients at least half of whose test images are": [
+            ", ".join(each["nearly equal"]["clients"]) or "none" for each in known.values()
+        ],
     }
     head = [f"| | {' | '.join(f'`{name}`' for name in known)} |", "|---" * (len(known) + 1) + "|"]
     return "\n".join([*head, *(f"| {title} | {' | '.join(cells)} |" for title, cells in rows.items())])

@@ -64,12 +64,10 @@ def configs(methods: str, folder: str) -> list[DictConfig]:
     ]
     rows = rows_of(SUITE) if methods == "all" else methods
     runs = suite(SUITE, {"methods": rows, "seeds": "0"}, [*SETTING, *placement])
-    return [merge(config, own_settings(config)) for config in runs]
-
-
-def own_settings(config: DictConfig) -> list[str]:
-    """The overrides of a row's run beside `SETTING`, in the order of `OWN_SETTINGS`."""
-    return [word for name, words in OWN_SETTINGS.items() if name in names(config) for word in words]
+    return [
+        merge(config, [word for name, words in OWN_SETTINGS.items() if name in names(config) for word in words])
+        for config in runs
+    ]
 
 
 def names(config: DictConfig) -> set[str]:

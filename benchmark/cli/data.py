@@ -8,7 +8,7 @@ from benchmark.configuration.keys import nearest
 from benchmark.configuration.partitions import expanded
 from benchmark.configuration.words import exactly, split, take_keys
 from benchmark.disk import replacing, write_json
-from benchmark.errors import ConfigError, names_full_disk
+from benchmark.errors import BusyError, ConfigError, names_full_disk
 
 if TYPE_CHECKING:
     from datamodules.gathered import Gathered
@@ -18,6 +18,7 @@ DATA = "typefaces|icons [data.root=IMAGES]"
 
 def data(words: list[str], session: Session) -> None:
     """Fetch the packages of a federation, draw its images, and list the packages' licences."""
+    from benchmark.experiment.lock import try_lock
     from datamodules import rebuilt
 
     names, overrides = split(words)
@@ -33,10 +34,14 @@ def data(words: list[str], session: Session) -> None:
             display.print(f"{root / name}.npz is there, with the listed content")
             return
         display.begin(name)
-        with display.counting("built of", 3) as steps:
-            made, facts = rebuilt.build(name, root, steps, steps.progress)
-        with display.during("writing"):
-            write(name, root, made, facts)
+        root.mkdir(parents=True, exist_ok=True)
+        with (root / f".{name}.lock").open("w") as lock:
+            if not try_lock(lock):
+                raise BusyError(f"another process builds {name} in {root}: wait for it, or stop it")
+            with display.counting("built of", rebuilt.STEPS) as steps:
+                made, facts = rebuilt.build(name, root, steps, steps.progress)
+            with display.during("writing"):
+                write(name, root, made, facts)
         display.print(f"{root / name}.npz: {facts['clients']} clients, {facts['classes']} classes; {name}.md: licences")
         listed = rebuilt.listed(name)
         same = facts["sha256"] == listed["sha256"]

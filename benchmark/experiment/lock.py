@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from lightning.fabric import Fabric
-
-from benchmark.distributed.collectives import raise_on_all_ranks
 from benchmark.errors import BusyError
 from benchmark.runtime import LOCKED_BY_PARENT
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 
 def try_lock(file: IO[str]) -> bool:
@@ -45,8 +45,10 @@ def _flock(file: IO[str], kind: int) -> bool:
 
 
 @contextmanager
-def lock_folder(folder: Path, fabric: Fabric) -> Iterator[None]:
+def lock_folder(folder: Path, fabric: "Fabric") -> Iterator[None]:
     """Reserves a run folder for this run: two processes in one would delete each other's client states."""
+    from benchmark.distributed.collectives import raise_on_all_ranks  # imports torch: locks of others do without
+
     with raise_on_all_ranks(fabric), ExitStack() as stack:
         if fabric.global_rank == 0 and os.environ.get(LOCKED_BY_PARENT) != str(folder.resolve()):
             folder.mkdir(parents=True, exist_ok=True)

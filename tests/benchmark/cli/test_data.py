@@ -1,6 +1,8 @@
 """The command `data`: its words, and its lines without npm."""
 
+import fcntl
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -30,7 +32,8 @@ def test_a_listed_set_is_not_built_again(call, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "")
     arrays = {f"{split}_labels": np.array(["a", "b"]) for split in ("train", "test")}
     arrays |= {f"{split}_images": np.arange(8, dtype=np.uint8).reshape(2, 2, 2) for split in ("train", "test")}
-    facts = rebuilt.listed("icons") | {"sha256": rebuilt.sha256(arrays)}
+    arrays |= {f"{split}_clients": np.array(["x", "y"]) for split in ("train", "test")}
+    facts = rebuilt.listed("icons") | {"sha256": rebuilt.sha256(arrays), "arrays": rebuilt.whole_sha256(arrays)}
     monkeypatch.setattr(rebuilt, "listed", lambda name: facts)
     images, written = tmp_path / "icons.npz", tmp_path / "icons.json"
     np.savez(images, **arrays)
@@ -47,14 +50,38 @@ def test_a_listed_set_is_not_built_again(call, monkeypatch, tmp_path):
     for damaged in (whole[:-30], whole[:100], b"", b"no archive"):
         images.write_bytes(damaged)
         assert not rebuilt.is_built("icons", tmp_path)
-    arrays["test_images"][1, 1, 1] = 9
-    np.savez(images, **arrays)
-    assert not rebuilt.is_built("icons", tmp_path)
+    for byte in range(len(whole)):  # of a bit that nothing depends on, as a date's, the content is as it was
+        flipped = bytearray(whole)
+        flipped[byte] ^= 1 << byte % 8
+        images.write_bytes(flipped)
+        if rebuilt.is_built("icons", tmp_path):
+            with np.load(images) as read:
+                assert all((read[key] == value).all() for key, value in arrays.items())
+    none = {key: value for key, value in arrays.items() if not key.endswith("clients")}
+    pixels = arrays["test_images"].copy()
+    pixels[1, 1, 1] = 9
+    other = {"test_images": pixels}, {"train_clients": np.array(["y", "x"])}, {"test_labels": np.array(["a", "c"])}
+    for damaged in (none, *(arrays | each for each in other)):
+        np.savez(images, **damaged)
+        assert not rebuilt.is_built("icons", tmp_path)
     assert call("data", "icons", f"data.root={tmp_path}")[0] == 2
 
 
+def test_two_processes_do_not_build_a_set_in_one_folder(call, tmp_path):
+    with (tmp_path / ".icons.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        code, _, error = call("data", "icons", f"data.root={tmp_path}")
+    assert (code, len(error.splitlines())) == (75, 1)
+    assert f"another process builds icons in {tmp_path}: wait for it, or stop it" in error
+
+
 def test_a_run_without_the_images_names_the_command_that_builds_them(call, tmp_path):
-    for root in (tmp_path, tmp_path / "none"):
+    for root in (tmp_path, tmp_path / "none or one"):
         code, _, error = call("run", "icons", "fedavg", f"data.root={root}")
         assert (code, error.count("\n")) == (2, 1)
-        assert f"`python -m benchmark data icons data.root={root}` builds it" in error
+        word = shlex.quote(f"data.root={root}")
+        assert f"`python -m benchmark data icons {word}` builds it; or set data.root=" in error
+    file = tmp_path / "file"
+    file.touch()
+    assert f"data.root={file} is no folder" in call("run", "icons", "fedavg", f"data.root={file}")[2]
+    assert "(did you mean 'icons'?)" in call("run", "icons", "fedavg", "data.name=icon", f"data.root={tmp_path}")[2]
