@@ -40,15 +40,13 @@ def find_machine(devices: object, accelerator: str, key: str = "devices") -> Mac
     """
     if "LOCAL_RANK" in os.environ or under_srun():
         raise ConfigError("this command starts its runs itself: leave torchrun out, and give srun --ntasks=1")
+    refuse_without_gpu(accelerator)
     gpu = torch.cuda.is_available() if accelerator == "auto" else accelerator == "cuda"
     if gpu:
         count, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
         ids = (visible.split(",") if visible else [str(k) for k in range(count)])[:count]
     else:
         ids = [str(k) for k in range(cores())]
-    if not ids:
-        problem = f"accelerator={accelerator}, but there is no GPU here"
-        raise ConfigError(f"{problem}: give accelerator=cpu, or another machine")
     if devices != "auto":
         if not isinstance(devices, int) or isinstance(devices, bool) or not 1 <= devices <= len(ids):
             kind = "GPUs" if gpu else "cores"
@@ -56,6 +54,13 @@ def find_machine(devices: object, accelerator: str, key: str = "devices") -> Mac
         ids = ids[:devices]
     threads = max(1, cores() // len(ids))
     return Machine(_gpu_name(ids[0]) if gpu else f"{processor()}, {threads} threads", gpu, tuple(ids), threads)
+
+
+def refuse_without_gpu(accelerator: str) -> None:
+    """ConfigError where a GPU is asked for and none is visible."""
+    if accelerator == "cuda" and not torch.cuda.device_count():
+        problem = f"accelerator={accelerator}, but there is no GPU here"
+        raise ConfigError(f"{problem}: give accelerator=cpu, or another machine")
 
 
 class ForkedCommand(ForkProcess):

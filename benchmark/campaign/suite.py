@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from benchmark import runtime
-from benchmark.campaign.devices import Machine, find_machine
+from benchmark.campaign.devices import Machine, find_machine, refuse_without_gpu
 from benchmark.campaign.jobs import Job, State, Status
 from benchmark.campaign.scheduler import RunningJob, Scheduler
 from benchmark.campaign.summary import format_seconds, time_left
@@ -24,9 +24,10 @@ def find_suite_machine(jobs: object, configs: Sequence[DictConfig]) -> Machine |
         jobs: how many; auto: as many as there are GPUs, or cores for the threads of a run, unless there are fewer runs
             or `devices` is given.
 
-    Raises ConfigError: a number that is not possible here, or `devices` beside it.
+    Raises ConfigError: a number that is not possible here, or `devices` beside it; no GPU where one is asked for.
     """
     config = configs[0]
+    refuse_without_gpu(config.accelerator)  # once, and not in every run
     if jobs == 1 and jobs is not True:
         return None
     if jobs != "auto":

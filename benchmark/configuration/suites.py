@@ -104,7 +104,9 @@ def joined(setting: str, line: str) -> list[str]:
 
 
 def listed(value: Any) -> list[Any]:
-    """`a,b` or a list, as a list."""
+    """`a,b` or a list, as a list; None is an empty one."""
+    if value is None:
+        return []
     return value.split(",") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else [value]
 
 

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -43,7 +44,9 @@ def build(
     name = f"{where}: {architecture['class']}"
     if not isinstance(encoder, nn.Module):
         raise ConfigError(f"{name} makes a {type(encoder).__name__}: give a torch.nn.Module, or what returns one")
-    if not isinstance(getattr(encoder, "dim", None), int):
+    if isinstance(width := getattr(encoder, "dim", None), np.integer):
+        width = encoder.dim = int(width)  # type: ignore[assignment]
+    if not isinstance(width, int):
         raise ConfigError(
             f"{name} makes a {type(encoder).__name__} without `dim`, an int, the width of its features: set it "
             "(self.dim = 64), or wrap the network in methods.networks.Encoder"

@@ -26,7 +26,7 @@ def pack(dataset: Path, into: Path, limit: int = LIMIT) -> list[Path]:
     if not left:
         raise ConfigError(f"{dataset}: no such folder of images: give data.root=FOLDER and data.name=NAME")
     if large := next((file for (file,) in left if not _fill([[file]], limit)[0]), None):
-        raise ConfigError(f"{large} has more than {limit / 1e6:g} MB")
+        raise ConfigError(f"{large} has more than {limit / 1e6:g} MB, which an archive stays below: make it smaller")
     into.mkdir(parents=True, exist_ok=True)
     packed = list[Path]()
     while left:

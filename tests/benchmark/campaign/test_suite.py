@@ -161,6 +161,9 @@ def test_how_many_runs_at_once(monkeypatch, jobs, runs, words, count):
         with pytest.raises(ConfigError, match=count):
             find_suite_machine(jobs, configs)
         return
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(ConfigError, match="there is no GPU here"):  # once, and not in every run
+        find_suite_machine(jobs, [compose(TINY, "fedavg", ["accelerator=cuda", *words])] * runs)
     machine = find_suite_machine(jobs, configs)
     assert (machine and (len(machine.devices), machine.threads)) == (count and (count, 1))
 

@@ -53,8 +53,9 @@ def test_all_of_digits_is_every_method_and_every_row_of_fedx():
 def test_a_suite_that_is_none(tmp_path):
     with pytest.raises(ConfigError, match="unknown keys \\['method'\\]"):
         suite(written(tmp_path, scenarios=[TINY], method=["fedavg"]), {}, [])
-    with pytest.raises(ConfigError, match="is empty"):
-        suite(written(tmp_path, scenarios=[TINY], methods=[], seeds=[0]), {}, [])
+    for methods, numbers in (([], [0]), (None, [0]), (["fedavg"], None)):
+        with pytest.raises(ConfigError, match="is empty"):
+            suite(written(tmp_path, scenarios=[TINY], methods=methods, seeds=numbers), {}, [])
 
 
 def test_an_override_that_some_rows_have_no_use_for_changes_the_others_only():

@@ -1,5 +1,6 @@
 """Encoders of the user's: what arguments they take, and one line where they do not fit the run's images."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -54,6 +55,12 @@ class OtherWidth(Plain):
         self.dim = 5
 
 
+class NumPyWidth(Plain):
+    def __init__(self, width):
+        super().__init__(1, width)
+        self.dim = np.prod([width])
+
+
 class OfOneSize(nn.Module):
     """A linear layer of 8 x 8 pixels, and a shape that only lazy layers know."""
 
@@ -97,6 +104,10 @@ def test_arguments_that_may_be_given_by_position_count(cls, channels, width, sid
     """Channels are filled in by the run, whatever their default."""
     encoder = made(cls, channels, side, width=width)
     assert encoder(torch.zeros(3, channels, side, side)).shape == (3, width)
+
+
+def test_a_width_that_numpy_has_computed_is_an_int():
+    assert type(made(NumPyWidth, width=6).dim) is int
 
 
 @pytest.mark.parametrize(
