@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,16 +73,30 @@ def floor(repetitions: int, log: Log) -> list[Line]:
 
 
 def startup(repetitions: int, log: Log) -> list[Line]:
-    """From the command until the first round, of one client and one step, is on disk; over the imports alone."""
-    values = interleaved({"first step": _first_step, "imports": _imports}, repetitions, log)
-    first = ratio(values, "first step", "imports")
-    return [Line("digits: first step / `import torch, lightning`", first, goal="<= 2.50"), *values_of(values, "s")]
+    """From the command until the first round, of one client and one step, is on disk; over imports and a bare step."""
+    torch, plain, both = "import torch", "a step of SGD in plain torch", "import torch, lightning"
+    code = {torch: torch, plain: f"import torch; {SGD_STEP}", both: both}
+    values = interleaved(
+        {"first step": _first_step, **{name: partial(_program, text) for name, text in code.items()}}, repetitions, log
+    )
+    return [
+        Line(f"digits: first step / `{both}`", ratio(values, "first step", both), goal="<= 2.50"),
+        Line(f"digits: first step / {plain}", ratio(values, "first step", plain)),
+        Line(f"{plain} / `{torch}`", ratio(values, plain, torch)),
+        *values_of(values, "s"),
+    ]
 
 
-def _imports() -> float:
-    """Seconds until the two largest imports are done."""
+SGD_STEP = (
+    "layer = torch.nn.Linear(2, 2); layer(torch.ones(1, 2)).sum().backward(); "
+    "torch.optim.SGD(layer.parameters(), lr=0.1).step()"
+)
+
+
+def _program(code: str) -> float:
+    """Seconds from the start of Python until it has done this."""
     start = time.time()
-    command = [sys.executable, "-c", "import torch, lightning, time; print(time.time())"]
+    command = [sys.executable, "-c", f"{code}; import time; print(time.time())"]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) - start
 
 
