@@ -120,7 +120,7 @@ def _pack(npm: str, packages: Sequence[Package], folder: Path, use_of_cache: str
     code = ""
     try:
         error = json.loads(done.stdout)["error"]
-        code, reason = str(error["code"]), one_line(error.get("summary") or error["code"])
+        code, reason = str(error.get("code")), one_line(error.get("summary") or error["code"])
     except (ValueError, LookupError, TypeError, AttributeError):
         reason = one_line(done.stderr or done.stdout)[-200:] or f"exit code {done.returncode}"
     if code == "ENOSPC":

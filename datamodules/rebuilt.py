@@ -197,7 +197,7 @@ def counts_table() -> str:
             ", ".join(f"{count:,} {reason}" for reason, count in each["left out"].items()) for each in known.values()
         ],
         "nearly equal to a training image of another client": [
-            ", ".join(f"{count:,} {part}" for part, count in each["nearly equal"]["images"].items())
+            ", of them ".join(f"{count:,} {part}" for part, count in each["nearly equal"]["images"].items())
             for each in known.values()
         ],
         "clients at least half of whose test images are": [

@@ -27,7 +27,8 @@ def find_suite_machine(jobs: object, configs: Sequence[DictConfig]) -> Machine |
     Raises ConfigError: a number that is not possible here, or `devices` beside it; no GPU where one is asked for.
     """
     config = configs[0]
-    refuse_without_gpu(config.accelerator)  # once, and not in every run
+    if not all((folder(each) / "result.json").exists() for each in configs):  # those are only read
+        refuse_without_gpu(config.accelerator)  # once, and not in every run
     if jobs == 1 and jobs is not True:
         return None
     if jobs != "auto":

@@ -187,6 +187,8 @@ def configs_of(words: list[str]) -> tuple[list[DictConfig], bool]:
         (scenario,), chosen = exactly(names, f"run {RUN}", 1), list(map(str, listed(methods)))
     rows = [row_line(scenario, method) for method in chosen]
     each_seed = [[f"seed={seed}"] for seed in dict.fromkeys(seeds_of(seeds))] if seeds is not None else [[]]
+    if not rows or not each_seed:
+        raise ConfigError("that is no run: give at least one method and one seed")
     return [compose(scenario, row[0], [*rest, *seed], row[1:]) for seed in each_seed for row in rows], several
 
 

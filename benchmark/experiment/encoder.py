@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,8 @@ def build(
     if not isinstance(encoder, nn.Module):
         raise ConfigError(f"{name} makes a {type(encoder).__name__}: give a torch.nn.Module, or what returns one")
     if isinstance(width := getattr(encoder, "dim", None), np.integer):
-        width = encoder.dim = int(width)  # type: ignore[assignment]
+        with suppress(AttributeError):  # a property
+            encoder.dim = width = int(width)  # type: ignore[assignment]
     if not isinstance(width, int):
         raise ConfigError(
             f"{name} makes a {type(encoder).__name__} without `dim`, an int, the width of its features: set it "

@@ -279,8 +279,10 @@ def _typefaces(icons: Board) -> Iterator[str]:
     assert len(found.rows["fedema"].seeds) == 5
     most = -min(found.gain(row, FLOOR) for row in level)
     yield f"SimSiam, DINO and Barlow Twins, of three seeds each, are up to {most:.1f} points lower"
-    lower = f"{found.less('fedema', FLOOR):.1f} points lower ({interval(found, 'fedema', FLOOR)})"
-    yield f"FedEMA, of five seeds, {lower}, just is"
+    high, low = (-end for end in found.compared("fedema", FLOOR).interval)
+    assert 0 < low < 0.1
+    lower = f"by {low:.1f} to {high:.1f} points lower, in the mean by {found.less('fedema', FLOOR):.1f}"
+    yield f"FedEMA, of five seeds, {lower}, is told from it by little"
     agree = _agree(found, icons)
     low, high = agree.interval
     yield f"`icons` and `typefaces`, tau is {agree.tau:.2f} ({low:.2f} to {high:.2f})"

@@ -11,6 +11,7 @@ from benchmark import runtime
 from benchmark.campaign.jobs import read_sessions
 from benchmark.campaign.suite import find_suite_machine, suite_jobs
 from benchmark.configuration.compose import compose
+from benchmark.configuration.identity import folder
 from benchmark.errors import ConfigError
 from benchmark.experiment.lock import try_lock
 from benchmark.tracking.wandb_files import logged_rows
@@ -166,6 +167,17 @@ def test_how_many_runs_at_once(monkeypatch, jobs, runs, words, count):
         find_suite_machine(jobs, [compose(TINY, "fedavg", ["accelerator=cuda", *words])] * runs)
     machine = find_suite_machine(jobs, configs)
     assert (machine and (len(machine.devices), machine.threads)) == (count and (count, 1))
+
+
+def test_finished_runs_need_no_gpu(monkeypatch, tmp_path):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    configs = [compose(TINY, "fedavg", ["accelerator=cuda", f"output={tmp_path}", f"seed={seed}"]) for seed in (0, 1)]
+    for config in configs:
+        with pytest.raises(ConfigError, match="there is no GPU here"):
+            find_suite_machine(1, configs)
+        folder(config).mkdir(parents=True)
+        (folder(config) / "result.json").touch()
+    assert find_suite_machine(1, configs) is None
 
 
 class Broken(FedAvg):

@@ -67,6 +67,14 @@ def test_a_listed_set_is_not_built_again(call, monkeypatch, tmp_path):
     assert call("data", "icons", f"data.root={tmp_path}")[0] == 2
 
 
+@pytest.mark.parametrize(("other", "line"), [({}, "as listed"), ({"arrays": "0"}, "not the listed one, which resvg")])
+def test_a_set_is_as_listed_in_all_that_it_has(call, monkeypatch, tmp_path, other, line):
+    monkeypatch.setattr(rebuilt, "build", lambda name, *_: (None, rebuilt.listed(name) | other))
+    monkeypatch.setattr("benchmark.cli.data.write", lambda *_: None)
+    code, out, _ = call("data", "icons", f"data.root={tmp_path}")
+    assert (code, line in out) == (0, True)
+
+
 def test_two_processes_do_not_build_a_set_in_one_folder(call, tmp_path):
     with (tmp_path / ".icons.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -171,6 +171,8 @@ COMMANDS = [
     ("run suite=1", "unknown suite '1'"),
     ("run suite=digits methods=\"[' ']\"", "an empty line names nothing"),
     ("run suite=digits methods=", "methods= has no value"),
+    ("run TINY methods=[]", "give at least one method and one seed"),
+    ("run TINY fedavg seeds=[]", "give at least one method and one seed"),
     ("run '\x1b[31m' fedavg", "unknown scenario '\\x1b[31m'"),
     ("board folder=nowhere", "nowhere/results: no such folder"),
     ("board colect=runs", "colect"),

@@ -61,6 +61,15 @@ class NumPyWidth(Plain):
         self.dim = np.prod([width])
 
 
+class Computed(nn.Conv2d):
+    def __init__(self):
+        super().__init__(1, 4, 1)
+
+    @property
+    def dim(self):
+        return np.prod([4])
+
+
 class OfOneSize(nn.Module):
     """A linear layer of 8 x 8 pixels, and a shape that only lazy layers know."""
 
@@ -122,6 +131,7 @@ def test_a_width_that_numpy_has_computed_is_an_int():
         (OtherWidth, {}, r"returns torch.float32 \[2, 64\] .*, \[2, 5\] for its dim=5"),
         (Broken, {}, r"cannot be built from {}: KeyError: 'weights' \(test_encoder.py, line \d+\)"),
         (NoWidth, {}, "makes a NoWidth without `dim`"),
+        (Computed, {}, "makes a Computed without `dim`, an int"),
     ],
 )
 def test_what_does_not_fit_is_one_line(cls, arguments, line):
