@@ -100,9 +100,16 @@ def test_weights_and_biases_offline(tmp_path):
     environment = {"WANDB_MODE": "offline"}
     code, out = ended(tmp_path, TINY, "methods=fedavg", "seeds=0,1", "jobs=2", "logger=wandb", environment=environment)
     assert code == 0, out
-    for file in (found := list(tmp_path.rglob("*.wandb"))):
+
+    def rounds(file):
         rows = logged_rows(file.parents[2], file.stem.removeprefix("run-"), ("round",))
-        assert [round for _, round in rows] == [1, 2, 3, None]
+        return [round for _, round in rows]
+
+    for file in (found := list(tmp_path.rglob("*.wandb"))):
+        end = time.monotonic() + 30
+        while rounds(file) != [1, 2, 3, None] and time.monotonic() < end:
+            time.sleep(0.1)  # the files are written by W&B's own process, which may lag behind
+        assert rounds(file) == [1, 2, 3, None]
     assert len(found) == 2
 
 

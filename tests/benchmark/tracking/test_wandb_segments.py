@@ -33,7 +33,9 @@ def killed_after(round, logged, words):
 
 
 def command(words):
-    sys.exit(main(words))
+    code = main(words)
+    wandb.teardown()  # the files are written by W&B's own process, which may lag behind
+    sys.exit(code)
 
 
 def rows(folder):
