@@ -85,27 +85,30 @@ def fetch(packages: Sequence[Package], folder: Path) -> Iterator[Package]:
     for start in range(0, len(lacking), TOGETHER):
         some = lacking[start : start + TOGETHER]
         try:
-            # with npm's cache what it has takes seconds, also offline; what it has may be older than the lock file
-            if _pack(npm, some, beside, "--prefer-offline"):
-                _pack(npm, some, beside, "--prefer-online")
+            # what npm's cache has takes seconds, also offline, but may be older than the lock file
+            for use_of_cache in ("--prefer-offline", "--prefer-online"):
+                failure = _pack(npm, some, beside, use_of_cache)
+                wrong = [package for package in some if not is_intact(beside / package.file, package)]
+                if not wrong:
+                    break
             for package in some:
-                file = beside / package.file
-                if not is_intact(file, package):
-                    found = "has another hash than" if file.is_file() else "does not have the name of"
-                    raise DataError(
-                        f"{package.name}@{package.version}: what npm fetched {found} that of the lock file: nothing of "
-                        "it is used; run the command again, with another registry if it stays so"
-                    )
-                file.replace(folder / package.file)
+                if package not in wrong:
+                    (beside / package.file).replace(folder / package.file)
+            for package in wrong:
+                found = "has another hash than" if (beside / package.file).is_file() else "does not have the name of"
+                raise failure or DataError(
+                    f"{package.name}@{package.version}: what npm fetched {found} that of the lock file: nothing of "
+                    "it is used; run the command again, with another registry if it stays so"
+                )
         finally:
             shutil.rmtree(beside, ignore_errors=True)
         yield from some
 
 
-def _pack(npm: str, packages: Sequence[Package], folder: Path, use_of_cache: str) -> bool:
-    """Lets npm write the archives of some packages into a new folder; whether its cache may be at fault for a failure.
+def _pack(npm: str, packages: Sequence[Package], folder: Path, use_of_cache: str) -> DataError | None:
+    """Lets npm write the archives of some packages into a new folder; use_of_cache: an option of npm.
 
-    use_of_cache: an option of npm. Raises DataError: npm fails, and its cache is not used or not at fault.
+    Returns: the failure where its cache may be at fault, else None. Raises any other failure.
     """
     shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
     folder.mkdir(parents=True)
@@ -114,9 +117,8 @@ def _pack(npm: str, packages: Sequence[Package], folder: Path, use_of_cache: str
     done = subprocess.run(
         [npm, "pack", *options, f"--pack-destination={folder}", *names], capture_output=True, text=True, check=False
     )
-    cached = use_of_cache == "--prefer-offline"
     if not done.returncode:
-        return cached and not all(is_intact(folder / package.file, package) for package in packages)
+        return None
     code = ""
     try:
         error = json.loads(done.stdout)["error"]
@@ -125,12 +127,13 @@ def _pack(npm: str, packages: Sequence[Package], folder: Path, use_of_cache: str
         reason = one_line(done.stderr or done.stdout)[-200:] or f"exit code {done.returncode}"
     if code == "ENOSPC":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{folder.parent} or the cache of npm")
-    if cached and code in STALE:
-        return True
-    raise DataError(
+    failure = DataError(
         f"npm cannot fetch {first(names)} ({reason}): what was fetched before stays, run the command again once that "
         "is mended"
     )
+    if code not in STALE:
+        raise failure
+    return failure
 
 
 def members(file: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:

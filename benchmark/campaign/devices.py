@@ -84,7 +84,7 @@ def preload(*, wandb: bool) -> None:
     modules = ["benchmark.experiment.experiment"]
     if wandb:
         silence()
-        modules += ["wandb.apis.public", "pandas", "requests"]  # of these W&B imports most when a run begins
+        modules += ["wandb.apis.public", "pandas", "requests"]  # all that W&B imports when a run begins
     for module in modules:
         importlib.import_module(module)
     runtime.enable_garbage_collection()

@@ -72,6 +72,13 @@ def floor(repetitions: int, log: Log) -> list[Line]:
     return lines
 
 
+SGD_STEP = (
+    "layer = torch.nn.Linear(2, 2); layer(torch.ones(1, 2)).sum().backward(); "
+    "torch.optim.SGD(layer.parameters(), lr=0.1).step()"
+)
+"""A step of plain torch, whose optimizer imports torch's compiler."""
+
+
 def startup(repetitions: int, log: Log) -> list[Line]:
     """From the command until the first round, of one client and one step, is on disk; over imports and a bare step."""
     torch, plain, both = "import torch", "a step of SGD in plain torch", "import torch, lightning"
@@ -85,12 +92,6 @@ def startup(repetitions: int, log: Log) -> list[Line]:
         Line(f"{plain} / `{torch}`", ratio(values, plain, torch)),
         *values_of(values, "s"),
     ]
-
-
-SGD_STEP = (
-    "layer = torch.nn.Linear(2, 2); layer(torch.ones(1, 2)).sum().backward(); "
-    "torch.optim.SGD(layer.parameters(), lr=0.1).step()"
-)
 
 
 def _program(code: str) -> float:

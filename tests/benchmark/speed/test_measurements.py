@@ -75,7 +75,7 @@ def tiny(tmp_path, monkeypatch):
         return SimpleNamespace(pid=os.getpid(), poll=lambda: 0, kill=lambda: None, wait=lambda: 0)
 
     monkeypatch.setattr(scaling, "subprocess", SimpleNamespace(run=called, Popen=started, DEVNULL=None))
-    monkeypatch.setattr(overhead, "_program", lambda code: 1.0)  # seconds of nothing but imports
+    monkeypatch.setattr(overhead, "_program", lambda code: 1.0)  # seconds of another process
     monkeypatch.setattr(peers.environment, "install", lambda *_: sys.executable)
     threads = torch.get_num_threads()
     yield
