@@ -75,15 +75,16 @@ def compose(
         run = identity(asked)
         changed = []
         for override in sorted(overrides):
-            rest = [other for other in overrides if other != override]
-            key = override.partition("=")[0]
-            other = stack(shipped, [("", parse(rest))])
-            if changes_name(key) and (run != identity(other) or (part_of(key) == IMAGES and asked != other)):
-                changed.append(key)
+            if changes_name(key := override.partition("=")[0]):
+                other = stack(shipped, [("", parse(each for each in overrides if each != override))])
+                if run != identity(other) or (part_of(key) == IMAGES and asked != other):
+                    changed.append(key)
     except OmegaConfBaseException as error:
         raise ConfigError(short_error(error)) from error
     config = with_hash(pin(OmegaConf.create(resolved)))
-    requested = config if asked == resolved else with_hash(pin(OmegaConf.create(asked)))
+    requested: Any = OmegaConf.to_container(
+        config if asked == resolved else with_hash(pin(OmegaConf.create(asked))), resolve=True
+    )
     for name, made, rows in (("scenario", stem(scenario), False), ("row", label, True)):
         if official := named.get(name):
             others = [key for key in changed if key in given]

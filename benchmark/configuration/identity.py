@@ -81,13 +81,15 @@ def part_of(key: str) -> str:
     return KEYS[key].part if key in KEYS else PARTS[key]
 
 
-def variant(name: str, changed: Iterable[str], command_line: Mapping[str, Any], config: DictConfig, rows: bool) -> str:
+def variant(
+    name: str, changed: Iterable[str], command_line: Mapping[str, Any], content: dict[str, Any], rows: bool
+) -> str:
     """The name with the changes of the command line in the sections of a row, or in those of a scenario.
 
-    command_line: what was given. config: has its values in the types of their keys.
+    command_line: what was given. content: of the config, which has its values in the types of their keys.
     """
     keys = [key for key in changed if (part_of(key) == ROW) == rows]
-    words = [f"{key.removeprefix('method.')}={_short(_value(command_line, config, key))}" for key in keys]
+    words = [f"{key.removeprefix('method.')}={_short(_value(command_line, content, key))}" for key in keys]
     return joined_name(name, words)
 
 
@@ -97,7 +99,7 @@ def joined_name(name: str, changes: Iterable[str]) -> str:
     return full if len(full) <= LONGEST else f"{full[:LONGEST]}-{hashlib.sha256(full.encode()).hexdigest()[:8]}"
 
 
-def _value(command_line: Mapping[str, Any], config: DictConfig, key: str) -> Any:
+def _value(command_line: Mapping[str, Any], content: dict[str, Any], key: str) -> Any:
     """A key's value; of a mapping, the keys that the command line has.
 
     The beginning of its hash stands for the path of a file of weights, its name for that of a file of clients.
@@ -109,12 +111,11 @@ def _value(command_line: Mapping[str, Any], config: DictConfig, key: str) -> Any
         plain = {name: by_content(inner) for name, inner in value.items()}
         return plain | ({"weights": plain["weights_sha256"][:12]} if "weights_sha256" in plain else {})
 
-    if key == "partition.path" and "path_sha256" in config.partition:
-        return Path(str(config.partition.path)).stem
-    asked: Any = command_line
-    value = by_content(OmegaConf.to_container(config, resolve=True))
+    if key == "partition.path" and "path_sha256" in content["partition"]:
+        return Path(str(content["partition"]["path"])).stem
+    asked, value = command_line, by_content(content)
     for name in key.split("."):
-        asked, value = (content.get(name) if isinstance(content, Mapping) else None for content in (asked, value))
+        asked, value = (each.get(name) if isinstance(each, Mapping) else None for each in (asked, value))
     return _restricted(value, asked)
 
 
