@@ -9,6 +9,7 @@ from scipy.stats import spearmanr
 from leaderboards.choices import Choice, Trial, agreement, collect
 from leaderboards.pages.fairness import filled
 from leaderboards.schema import RecordError
+from leaderboards.store import read_table
 from tests.leaderboards.test_schema import marks
 
 LEADERBOARDS = Path(__file__).parents[2] / "leaderboards"
@@ -69,16 +70,22 @@ def test_files_of_before_the_rule_are_shown_with_their_seed_and_grid():
 
 
 def test_the_score_without_labels_chose_higher_temperatures_than_the_probe():
-    found = [each for each in collect(LEADERBOARDS / "searched") if each.constant == "objective.temperature=0.2"]
+    found = read_table(LEADERBOARDS / "searched" / "temperature.json", list[Choice], "choices", "tune")
     page = " ".join((LEADERBOARDS.parent / "docs/explanation/fairness.md").read_text().split())
-    assert len(found) == 5
-    assert "In each of the five rows whose constant is SimCLR's temperature" in page
+    assert "In each of the five rows whose constant it was, the label-free score chose a temperature above" in page
+    assert len({each.row for each in found}) == len(found) == 5
     for each in found:
+        assert each.constant == "objective.temperature=0.2"
         best = max(each.scored, key=lambda trial: trial.accuracy)
         assert float(each.best[1].removeprefix("objective.temperature=")) > 0.2
         assert not any("temperature" in word for word in best.point)
-    rows = {each.row for each in collect(LEADERBOARDS / "searched")}
-    assert not rows & {each.row for each in collect(LEADERBOARDS / "tuned") if each.scenario == "digits"}
+
+
+def test_no_row_has_the_choices_of_a_search_that_was_not_run_again():
+    unused = collect(LEADERBOARDS / "searched")
+    assert {each.scenario for each in unused} == {"digits"}
+    assert all(each.seeds == (100,) for each in unused)
+    assert not any(each.seeds for each in collect(LEADERBOARDS / "tuned") if each.scenario == "digits")
 
 
 def test_a_file_that_holds_no_choice_is_refused(tmp_path):
