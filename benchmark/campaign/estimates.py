@@ -4,6 +4,7 @@ import contextlib
 import math
 import statistics
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from benchmark.campaign.jobs import Job, State, Status, read_sessions
@@ -16,13 +17,18 @@ STARTUP = 5.0
 
 
 class TimedSession(NamedTuple):
-    """Times of one session of a campaign on a run.
+    """Times of one session of a campaign on a run, with what estimates compare: asked of a config it takes longer.
 
-    rounds, device_seconds: of the rounds that it trained; device_seconds: seconds times ranks.
-    startup: seconds outside rounds and scoring, None if the session was cut short. evaluation: seconds of scoring.
+    trains: whether its method does. rounds, device_seconds: of the rounds that it trained; device_seconds: seconds
+    times ranks. startup: seconds outside rounds and scoring, None if the session was cut short. evaluation: seconds of
+    scoring.
     """
 
-    job: Job
+    folder: Path
+    scenario: str
+    row: str
+    method: str
+    trains: bool
     machine: str
     rounds: int
     device_seconds: float
@@ -46,11 +52,11 @@ class Estimates:
     def round(self, job: Job) -> float | None:
         """Seconds of one round on one device, measured on the run, its row, method or scenario; None if unknown."""
         sessions = [timed for timed in self._of_scenario(job) if timed.rounds]
-        of_row = [timed for timed in sessions if timed.job.config.row == job.config.row]
-        of_run = [timed for timed in of_row if timed.job.folder == job.folder]
-        of_method = [timed for timed in sessions if timed.job.config.method["name"] == job.config.method["name"]]
-        trained = [timed for timed in sessions if locate(timed.job.config.method, "method").phases]  # not `untrained`
-        similar = of_run or of_row or of_method or trained
+        row, method = job.config.row, job.config.method["name"]
+        of_row = [timed for timed in sessions if timed.row == row]
+        of_run = [timed for timed in of_row if timed.folder == job.folder]
+        of_method = [timed for timed in sessions if timed.method == method]
+        similar = of_run or of_row or of_method or [timed for timed in sessions if timed.trains]
         rounds = sum(timed.rounds for timed in similar)
         return sum(timed.device_seconds for timed in similar) / rounds if rounds else None
 
@@ -63,7 +69,8 @@ class Estimates:
         return self._median(job, "evaluation", 0.0)
 
     def _of_scenario(self, job: Job) -> list[TimedSession]:
-        return [timed for timed in self.sessions if timed.job.config.scenario == job.config.scenario]
+        scenario = job.config.scenario
+        return [timed for timed in self.sessions if timed.scenario == scenario]
 
     def _median(self, job: Job, name: str, default: float) -> float:
         """Median over the sessions of the job's scenario, else over all sessions, else the default."""
@@ -76,6 +83,8 @@ class Estimates:
 def _timed_sessions(job: Job) -> Iterator[TimedSession]:
     """The sessions on a job with the times of their rounds."""
     rounds, record, scoring = read_lines(job.folder / "rounds.jsonl"), job.folder / "result.json", None
+    config = job.config
+    subject = (job.folder, config.scenario, config.row, config.method["name"])
     if record.exists():
         with contextlib.suppress(schema.RecordError):  # `job_state` reports it
             scoring = store.read(record)["seconds"]["evaluation"]
@@ -86,5 +95,5 @@ def _timed_sessions(job: Job) -> Iterator[TimedSession]:
         startup = None
         if session["end"] in (Status.DONE, Status.PAUSED):
             startup = max(0.0, session["seconds"] - seconds - (evaluation or 0.0))
-        device_seconds = seconds * session["ranks"]
-        yield TimedSession(job, session["machine"], len(trained), device_seconds, startup, evaluation)
+        times = (len(trained), seconds * session["ranks"], startup, evaluation)
+        yield TimedSession(*subject, bool(locate(config.method, "method").phases), session["machine"], *times)

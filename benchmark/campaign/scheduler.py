@@ -149,9 +149,10 @@ class Scheduler:
         self.next_start = time.monotonic() + START_INTERVAL
         if self.budget.left() <= 0:
             return
-        estimates = self.estimates()
-        states = [(job, self.job_state(job)) for job in self.jobs]
-        waiting = [(j, s) for j, s in states if s.runnable and self.fits_in_time(j, s, estimates)]
+        waiting = [(job, state) for job in self.jobs if (state := self.job_state(job)).runnable]
+        if waiting and not math.isinf(self.budget.left()):
+            estimates = self.estimates()
+            waiting = [(job, state) for job, state in waiting if self.fits_in_time(job, state, estimates)]
         for index, (job, state) in enumerate(waiting):
             if not self.free:
                 return

@@ -113,7 +113,8 @@ def _value(command_line: Mapping[str, Any], content: dict[str, Any], key: str) -
 
     if key == "partition.path" and "path_sha256" in content["partition"]:
         return Path(str(content["partition"]["path"])).stem
-    asked, value = command_line, by_content(content)
+    asked: Any = command_line
+    value = by_content(content)
     for name in key.split("."):
         asked, value = (each.get(name) if isinstance(each, Mapping) else None for each in (asked, value))
     return _restricted(value, asked)

@@ -47,6 +47,15 @@ def test_a_failure_of_this_campaign_is_not_tried_again(four):
     assert campaign.job_state(four[0]).kind == Status.FAILED
 
 
+def test_without_a_limit_of_time_none_is_estimated_before_a_run_begins(four):
+    """Of hundreds of runs it took seconds, in which a device had no work."""
+    campaign, started = build_scheduler(four), []
+    campaign.estimates = pytest.fail
+    campaign.start = lambda job, *_: started.append(job.name)
+    campaign.start_jobs()
+    assert started == [job.name for job in four]
+
+
 class TestDevices:
     def test_one_each_while_there_are_enough_jobs_then_spare_ones_as_ranks(self):
         (job, *_) = load_jobs(["fedx-table1"], [])  # ten clients a round
