@@ -13,8 +13,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-gc.disable()  # a third of the time of collecting tests was the search for garbage among what stays
-
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before anything asks CUDA for its devices
 
 # the same examples in every run, and no limit on their time: machines may be busy
@@ -22,10 +20,15 @@ settings.register_profile("ci", derandomize=True, deadline=None, max_examples=30
 settings.load_profile("ci")
 
 
-def pytest_collection_finish() -> None:
-    """From here on there is garbage; modules and tests are none, and stay out of the search for it."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """A third of its time was the search for garbage among modules and tests, which stay out of it from then on."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_sessionfinish() -> None:

@@ -83,8 +83,6 @@ class Estimates:
 def _timed_sessions(job: Job) -> Iterator[TimedSession]:
     """The sessions on a job with the times of their rounds."""
     rounds, record, scoring = read_lines(job.folder / "rounds.jsonl"), job.folder / "result.json", None
-    config = job.config
-    subject = (job.folder, config.scenario, config.row, config.method["name"])
     if record.exists():
         with contextlib.suppress(schema.RecordError):  # `job_state` reports it
             scoring = store.read(record)["seconds"]["evaluation"]
@@ -95,5 +93,9 @@ def _timed_sessions(job: Job) -> Iterator[TimedSession]:
         startup = None
         if session["end"] in (Status.DONE, Status.PAUSED):
             startup = max(0.0, session["seconds"] - seconds - (evaluation or 0.0))
-        times = (len(trained), seconds * session["ranks"], startup, evaluation)
-        yield TimedSession(*subject, bool(locate(config.method, "method").phases), session["machine"], *times)
+        config = job.config
+        yield TimedSession(
+            folder=job.folder, scenario=config.scenario, row=config.row, method=config.method["name"],
+            trains=bool(locate(config.method, "method").phases), machine=session["machine"], rounds=len(trained),
+            device_seconds=seconds * session["ranks"], startup=startup, evaluation=evaluation,
+        )  # fmt: skip

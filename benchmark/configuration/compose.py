@@ -82,9 +82,7 @@ def compose(
     except OmegaConfBaseException as error:
         raise ConfigError(short_error(error)) from error
     config = with_hash(pin(OmegaConf.create(resolved)))
-    requested: Any = OmegaConf.to_container(
-        config if asked == resolved else with_hash(pin(OmegaConf.create(asked))), resolve=True
-    )
+    requested = config if asked == resolved else with_hash(pin(OmegaConf.create(asked)))
     for name, made, rows in (("scenario", stem(scenario), False), ("row", label, True)):
         if official := named.get(name):
             others = [key for key in changed if key in given]

@@ -81,14 +81,13 @@ def part_of(key: str) -> str:
     return KEYS[key].part if key in KEYS else PARTS[key]
 
 
-def variant(
-    name: str, changed: Iterable[str], command_line: Mapping[str, Any], content: dict[str, Any], rows: bool
-) -> str:
+def variant(name: str, changed: Iterable[str], command_line: Mapping[str, Any], config: DictConfig, rows: bool) -> str:
     """The name with the changes of the command line in the sections of a row, or in those of a scenario.
 
-    command_line: what was given. content: of the config, which has its values in the types of their keys.
+    command_line: what was given. config: has its values in the types of their keys.
     """
     keys = [key for key in changed if (part_of(key) == ROW) == rows]
+    content: Any = OmegaConf.to_container(config, resolve=True) if keys else {}
     words = [f"{key.removeprefix('method.')}={_short(_value(command_line, content, key))}" for key in keys]
     return joined_name(name, words)
 

@@ -85,7 +85,9 @@ def test_no_row_has_the_choices_of_a_search_that_was_not_run_again():
     unused = collect(LEADERBOARDS / "searched")
     assert {each.scenario for each in unused} == {"digits"}
     assert all(each.seeds == (100,) for each in unused)
-    assert not any(each.seeds for each in collect(LEADERBOARDS / "tuned") if each.scenario == "digits")
+    had = [each for each in collect(LEADERBOARDS / "tuned") if each.scenario == "digits"]
+    assert not any(each.seeds for each in had)
+    assert not {(each.row, each.best) for each in had} & {(each.row, each.best) for each in unused}
 
 
 def test_a_file_that_holds_no_choice_is_refused(tmp_path):
